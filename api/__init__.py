@@ -1,0 +1,1 @@
+"""What is stored in the cluster, and the pure rules both processes need. No I/O."""

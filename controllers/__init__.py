@@ -1,0 +1,1 @@
+"""One reconciler a module: Job -> Workload -> PodGroup, and the protection of PodGroups in deletion."""

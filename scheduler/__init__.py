@@ -1,0 +1,1 @@
+"""The gang scheduler: a pure core (``scheduler.core``) and a thin shell that feeds it events and carries out its decisions."""
