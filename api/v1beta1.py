@@ -31,6 +31,6 @@ def pod_group(data: bytes) -> PodGroup:
 
 
 def to_wire(obj: Workload | PodGroup) -> dict[str, Any]:
-    """Return the object as it is sent: without what is unset, and without status, which has its own writes."""
+    """Return the object as it is sent: no unset fields, and no status, which has writes of its own."""
     body = obj.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True, exclude={"status"})
     return {"apiVersion": API_VERSION, "kind": type(obj).__name__, **body}

@@ -16,7 +16,7 @@ class _Wire(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults
     """Base of the wire structs."""
 
 
-class OwnerReference(_Wire):
+class OwnerReference(_Wire, frozen=True):
     """``metadata.ownerReferences[]``."""
 
     api_version: str = msgspec.field(default="", name="apiVersion")
@@ -26,7 +26,7 @@ class OwnerReference(_Wire):
     controller: bool = False
 
 
-class ObjectMeta(_Wire):
+class ObjectMeta(_Wire, frozen=True):
     """``metadata`` of every object. Times are RFC 3339 strings as the server wrote them."""
 
     name: str = ""
@@ -47,7 +47,7 @@ class ObjectMeta(_Wire):
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
-class Condition(_Wire):
+class Condition(_Wire, frozen=True):
     """One entry of ``status.conditions`` (pods, nodes, Jobs and PodGroups share the fields we read)."""
 
     type: str
@@ -57,14 +57,14 @@ class Condition(_Wire):
     last_transition_time: str | None = None
 
 
-class ResourceRequirements(_Wire):
+class ResourceRequirements(_Wire, frozen=True):
     """``resources`` of a container or pod: quantities as written; limits stand in for absent requests."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
-class ContainerPort(_Wire):
+class ContainerPort(_Wire, frozen=True):
     """``ports[]`` of a container; a ``hostPort`` of 0 claims nothing on the node."""
 
     host_port: int = 0
@@ -73,7 +73,7 @@ class ContainerPort(_Wire):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
-class Container(_Wire):
+class Container(_Wire, frozen=True):
     """A container; ``restart_policy == "Always"`` marks a restartable init container (sidecar)."""
 
     name: str = ""
@@ -82,7 +82,7 @@ class Container(_Wire):
     restart_policy: str | None = None
 
 
-class Toleration(_Wire):
+class Toleration(_Wire, frozen=True):
     """``spec.tolerations[]``."""
 
     key: str = ""
@@ -91,7 +91,7 @@ class Toleration(_Wire):
     effect: str = ""
 
 
-class Taint(_Wire):
+class Taint(_Wire, frozen=True):
     """``spec.taints[]`` of a node."""
 
     key: str
@@ -99,7 +99,7 @@ class Taint(_Wire):
     effect: str = ""
 
 
-class SelectorRequirement(_Wire):
+class SelectorRequirement(_Wire, frozen=True):
     """A ``matchExpressions`` or ``matchFields`` entry."""
 
     key: str
@@ -107,20 +107,20 @@ class SelectorRequirement(_Wire):
     values: list[str] = []
 
 
-class NodeSelectorTerm(_Wire):
+class NodeSelectorTerm(_Wire, frozen=True):
     """One term: all of its requirements must hold; an empty term matches nothing."""
 
     match_expressions: list[SelectorRequirement] = []
     match_fields: list[SelectorRequirement] = []
 
 
-class NodeSelector(_Wire):
+class NodeSelector(_Wire, frozen=True):
     """Terms of which any may match."""
 
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
-class NodeAffinity(_Wire):
+class NodeAffinity(_Wire, frozen=True):
     """Required terms only; preferences are read by the placement engine when it scores them."""
 
     required: NodeSelector | None = msgspec.field(
@@ -128,7 +128,7 @@ class NodeAffinity(_Wire):
     )
 
 
-class PodAffinityTerms(_Wire):
+class PodAffinityTerms(_Wire, frozen=True):
     """Inter-pod (anti-)affinity: kept raw, only whether a hard rule exists is read today."""
 
     required: list[dict[str, Any]] = msgspec.field(
@@ -136,7 +136,7 @@ class PodAffinityTerms(_Wire):
     )
 
 
-class Affinity(_Wire):
+class Affinity(_Wire, frozen=True):
     """``spec.affinity``."""
 
     node_affinity: NodeAffinity | None = None
@@ -144,20 +144,20 @@ class Affinity(_Wire):
     pod_anti_affinity: PodAffinityTerms | None = None
 
 
-class TopologySpreadConstraint(_Wire):
+class TopologySpreadConstraint(_Wire, frozen=True):
     """``spec.topologySpreadConstraints[]``: only whether it is hard."""
 
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
 
 
-class PersistentVolumeClaimSource(_Wire):
+class PersistentVolumeClaimSource(_Wire, frozen=True):
     """``volumes[].persistentVolumeClaim``."""
 
     claim_name: str = ""
 
 
-class Volume(_Wire):
+class Volume(_Wire, frozen=True):
     """A volume that may tie a pod to nodes: a claim or a generic ephemeral volume."""
 
     name: str = ""
@@ -165,19 +165,19 @@ class Volume(_Wire):
     ephemeral: dict[str, Any] | None = None
 
 
-class SchedulingGate(_Wire):
+class SchedulingGate(_Wire, frozen=True):
     """``spec.schedulingGates[]``."""
 
     name: str = ""
 
 
-class SchedulingGroup(_Wire):
+class SchedulingGroup(_Wire, frozen=True):
     """``spec.schedulingGroup`` (1.36 and later): the PodGroup, in the pod's namespace. Immutable."""
 
     pod_group_name: str = ""
 
 
-class PodResourceClaim(_Wire):
+class PodResourceClaim(_Wire, frozen=True):
     """``spec.resourceClaims[]``."""
 
     name: str = ""
@@ -185,7 +185,7 @@ class PodResourceClaim(_Wire):
     resource_claim_template_name: str | None = None
 
 
-class PodSpec(_Wire):
+class PodSpec(_Wire, frozen=True):
     """``spec`` of a pod."""
 
     node_name: str = ""
@@ -208,7 +208,7 @@ class PodSpec(_Wire):
     host_network: bool = False
 
 
-class PodStatus(_Wire):
+class PodStatus(_Wire, frozen=True):
     """``status`` of a pod."""
 
     phase: str = "Pending"
@@ -216,7 +216,7 @@ class PodStatus(_Wire):
     nominated_node_name: str = ""
 
 
-class Pod(_Wire):
+class Pod(_Wire, frozen=True):
     """A Pod."""
 
     metadata: ObjectMeta
@@ -229,20 +229,20 @@ class Pod(_Wire):
         return self.status.phase in ("Succeeded", "Failed")
 
 
-class NodeSpec(_Wire):
+class NodeSpec(_Wire, frozen=True):
     """``spec`` of a node."""
 
     taints: list[Taint] = []
     unschedulable: bool = False
 
 
-class NodeStatus(_Wire):
+class NodeStatus(_Wire, frozen=True):
     """``status`` of a node: what pods may use."""
 
     allocatable: dict[str, str | int | float] = {}
 
 
-class Node(_Wire):
+class Node(_Wire, frozen=True):
     """A Node."""
 
     metadata: ObjectMeta
@@ -250,27 +250,27 @@ class Node(_Wire):
     status: NodeStatus = NodeStatus()
 
 
-class PodTemplate(_Wire):
+class PodTemplate(_Wire, frozen=True):
     """``spec.template`` of a Job."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
-class JobGangPolicy(_Wire):
+class JobGangPolicy(_Wire, frozen=True):
     """``spec.scheduling.schedulingPolicy.gang``; no minCount means the Job's parallelism."""
 
     min_count: int | None = None
 
 
-class JobSchedulingPolicy(_Wire):
+class JobSchedulingPolicy(_Wire, frozen=True):
     """``spec.scheduling.schedulingPolicy``: at most one of the two."""
 
     basic: dict[str, Any] | None = None
     gang: JobGangPolicy | None = None
 
 
-class JobScheduling(_Wire):
+class JobScheduling(_Wire, frozen=True):
     """``spec.scheduling`` (1.37 with the gate WorkloadWithJob; dropped by other servers)."""
 
     scheduling_policy: JobSchedulingPolicy | None = None
@@ -279,7 +279,7 @@ class JobScheduling(_Wire):
     resource_claims: list[dict[str, Any]] = []
 
 
-class JobSpec(_Wire):
+class JobSpec(_Wire, frozen=True):
     """``spec`` of a Job, with the server's defaults for what it leaves out."""
 
     parallelism: int = 1
@@ -291,13 +291,13 @@ class JobSpec(_Wire):
     scheduling: JobScheduling | None = None
 
 
-class JobStatus(_Wire):
+class JobStatus(_Wire, frozen=True):
     """``status`` of a Job."""
 
     conditions: list[Condition] = []
 
 
-class Job(_Wire):
+class Job(_Wire, frozen=True):
     """A Job."""
 
     metadata: ObjectMeta
@@ -310,7 +310,7 @@ class Job(_Wire):
         return any(c.type in ("Complete", "Failed") and c.status == "True" for c in self.status.conditions)
 
 
-class PriorityClass(_Wire):
+class PriorityClass(_Wire, frozen=True):
     """A PriorityClass: only what a PodGroup copies from it."""
 
     metadata: ObjectMeta
