@@ -109,6 +109,8 @@ def decide(job: Job, scheduler_names: frozenset[str] = frozenset({names.SCHEDULE
         return Ineligible(f"spec.managedBy gives it to {job.spec.managed_by}", asked)
     if template.spec.scheduling_group is not None:
         return Ineligible("its pod template already names a PodGroup (spec.schedulingGroup)", asked=False)
+    if names.POD_GROUP_LABEL in template.metadata.labels:
+        return Ineligible(f"its pod template already names a group (label {names.POD_GROUP_LABEL})", asked=False)
     owner = job.metadata.controller
     if owner is not None and owner.kind != "CronJob":
         return Ineligible(f"{owner.kind} {owner.name} controls it and answers for its groups", asked=False)

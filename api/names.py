@@ -29,6 +29,9 @@ DISRUPTION_MODE_ANNOTATION = f"{GROUP}/disruption-mode"
 TOPOLOGY_ANNOTATION = f"{GROUP}/topology"
 RESOURCE_CLAIMS_ANNOTATION = f"{GROUP}/resource-claims"
 
+#: On a Workload or PodGroup of ours: what the API server did not keep of it, as JSON.
+DROPPED_FIELDS_ANNOTATION = f"{GROUP}/dropped-fields"
+
 #: Upstream's mark by which a parent delegates the group of a child Job.
 GROUP_TEMPLATE_ANNOTATION = "scheduling.k8s.io/group-template-name"
 #: Upstream's finalizer on PodGroups, set by admission, removed by kube-controller-manager.

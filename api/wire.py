@@ -315,4 +315,5 @@ class PriorityClass(_Wire, frozen=True):
 
     metadata: ObjectMeta
     value: int = 0
+    global_default: bool = False
     preemption_policy: str | None = None
