@@ -47,6 +47,7 @@ class Metadata(_Model):
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations.")
     owner_references: list[Owner] = Field(default_factory=list, description="Owners.")
     finalizers: list[str] = Field(default_factory=list, description="What still holds a deletion.")
+    creation_timestamp: str | None = Field(default=None, description="Set by the server, RFC 3339.")
     deletion_timestamp: str | None = Field(default=None, description="Set while in deletion.")
 
     @property

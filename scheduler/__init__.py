@@ -1,1 +1,1 @@
-"""The gang scheduler: a pure core (``scheduler.core``) and a thin shell that feeds it events and carries out its decisions."""
+"""The gang scheduler: a pure core (``scheduler.core``) and a thin shell that feeds it and carries out decisions."""

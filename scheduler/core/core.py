@@ -1,0 +1,329 @@
+"""The scheduler's state machine: events in, one decision a cycle out."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from api import names
+from api.membership import GroupKey, Unknown, group_of, owning_job
+from api.model import PodGroup
+from api.wire import Job, Pod
+from scheduler.core import attempt, events
+from scheduler.core.instructions import Decision
+from scheduler.core.queue import EntityId, Order, Queue
+from scheduler.core.state import ON_NODE, GroupInfo, PodInfo, PodState, State
+
+#: Seconds a group may lack its PodGroup or members before its pods are told what they wait for.
+INCOMPLETE_AFTER = 5.0
+#: Seconds until an accepted bind that no watch confirmed is looked up.
+RECHECK_AFTER = 30.0
+
+
+class Core:
+    """Feed with `handle`, then call `cycle` until it returns None; `next_time` says when to call again.
+
+    Times are seconds of one monotonic clock, given by the caller.
+    """
+
+    def __init__(self, scheduler_names: frozenset[str] = frozenset({names.SCHEDULER_NAME})) -> None:
+        self.scheduler_names = scheduler_names
+        self.state = State()
+        self.queue = Queue()
+        self._jobs: dict[str, Job] = {}
+        #: Pods whose group is not decided, by the uid of the Job that decides it.
+        self._undecided: dict[str, set[str]] = {}
+        #: Groups whose minimum was just reached, to be told so.
+        self._reached: dict[GroupKey, None] = {}
+        #: Groups that lack their PodGroup or members, oldest first, with the time since (None: since this cycle).
+        self._incomplete: dict[GroupKey, float | None] = {}
+        #: Entities with a failed bind and its message, to be tried again after a back-off.
+        self._bind_failed: dict[EntityId, str] = {}
+        #: Accepted binds that have no time yet at which they are looked up.
+        self._accepted: list[str] = []
+        self._rechecks: list[tuple[float, str]] = []
+        self._room_changed = False
+
+    # ---- events
+
+    def handle(self, event: events.Event) -> None:
+        """Update the state with one fact. Cheap: decisions are left to `cycle`."""
+        match event:
+            case events.PodSet(pod):
+                self._pod_set(pod)
+            case events.PodGone(uid):
+                self._pod_gone(uid)
+            case events.BindDone(uid):
+                self._bind_done(uid)
+            case events.BindFailed(uid, message, final):
+                self._bind_failure(uid, message, final=final)
+            case events.NodeSet(node):
+                self._room_changed |= self.state.nodes.set(node)
+            case events.NodeGone(name):
+                self._node_gone(name)
+            case events.GroupSet(group):
+                self._group_set(group)
+            case events.GroupGone(key):
+                self._group_gone(key)
+            case events.JobSet(job):
+                self._job_set(job)
+            case events.JobGone(uid):
+                self._jobs.pop(uid, None)
+
+    def _pod_set(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        info = self.state.pods.get(uid)
+        changed = False
+        if info is None:
+            info = self.state.pods[uid] = PodInfo(pod, self.state.signature(pod))
+        elif info.pod.spec != pod.spec:
+            self.state.resign(info, pod)
+            self._room_changed = changed = True
+        info.pod = pod
+        if not info.latched:
+            changed |= self._decide_group(info)
+        self._move(info, self._state_of(info), pod.spec.node_name or info.node)
+        if changed:
+            self._touched(info)
+
+    def _state_of(self, info: PodInfo) -> PodState:
+        pod = info.pod
+        deleting = pod.metadata.deletion_timestamp is not None
+        if pod.terminal:
+            succeeded = pod.status.phase == "Succeeded" and bool(pod.spec.node_name)
+            return PodState.SUCCEEDED if succeeded else PodState.OUT
+        if pod.spec.node_name:
+            return PodState.LEAVING if deleting else PodState.BOUND
+        if deleting or pod.spec.scheduler_name not in self.scheduler_names:
+            return PodState.OUT
+        if pod.spec.scheduling_gates or not info.latched:
+            return PodState.HELD
+        # An update that does not show our bind yet is older than the bind.
+        if info.state in (PodState.ASSUMED, PodState.ACCEPTED, PodState.RESERVED):
+            return info.state
+        return PodState.PENDING
+
+    def _decide_group(self, info: PodInfo) -> bool:
+        """Latch the pod's group if it can be told. Returns whether it was."""
+        owner = owning_job(info.pod)
+        job = self._jobs.get(owner.uid) if owner is not None else None
+        group = group_of(info.pod, job, self.scheduler_names)
+        if isinstance(group, Unknown):
+            self._undecided.setdefault(group.job.uid, set()).add(info.uid)
+            return False
+        self.state.join(info, group)
+        return True
+
+    def _pod_gone(self, uid: str) -> None:
+        info = self.state.pods.get(uid)
+        if info is None:
+            return
+        self._move(info, PodState.OUT)
+        owner = owning_job(info.pod)
+        if not info.latched and owner is not None and owner.uid in self._undecided:
+            self._undecided[owner.uid].discard(uid)
+            if not self._undecided[owner.uid]:
+                del self._undecided[owner.uid]
+        self.state.forget(info)
+        self.queue.forget(uid)
+
+    def _bind_done(self, uid: str) -> None:
+        info = self.state.pods.get(uid)
+        # The watch may have been faster: then the pod is bound already.
+        if info is None or info.state is not PodState.ASSUMED:
+            return
+        self._move(info, PodState.ACCEPTED, info.node)
+        self._accepted.append(uid)
+        self.queue.reset_attempts(info.group if info.group is not None else uid)
+
+    def _bind_failure(self, uid: str, message: str, *, final: bool) -> None:
+        info = self.state.pods.get(uid)
+        if info is None or info.state is not PodState.ASSUMED:
+            return
+        self._bind_failed[info.group if info.group is not None else uid] = message
+        if final:
+            # Gone, or bound by someone else: out of the way until it is read again.
+            heapq.heappush(self._rechecks, (-math.inf, uid))
+            self._move(info, PodState.OUT)
+            return
+        group = self.state.groups[info.group] if info.group is not None else None
+        # A group that already runs below its minimum keeps the room: it is completed before others are started.
+        keep = group is not None and uid in group.members[PodState.ASSUMED] and 0 < group.placed - 1 < group.minimum
+        self._move(info, PodState.RESERVED if keep else PodState.PENDING, info.node)
+
+    def _node_gone(self, name: str) -> None:
+        self.state.nodes.remove(name)
+        # Room kept on a node that is gone is no room. Binds under way fail, or end with the pod's deletion.
+        for info in [i for i in self.state.pods.values() if i.state is PodState.RESERVED and i.node == name]:
+            self._move(info, PodState.PENDING)
+
+    def _group_set(self, podgroup: PodGroup) -> None:
+        key = GroupKey(podgroup.metadata.namespace, podgroup.metadata.name)
+        group = self.state.group(key)
+        before, group.podgroup = group.podgroup, podgroup
+        if before is None or before.metadata.uid != podgroup.metadata.uid:
+            group.told, group.ever_reached = None, False
+        elif (before.spec, before.job_uid, before.metadata.deletion_timestamp) == (
+            podgroup.spec,
+            podgroup.job_uid,
+            podgroup.metadata.deletion_timestamp,
+        ):
+            return  # only its status changed
+        self.state.refile(group)
+        self._reconsider(key)
+
+    def _group_gone(self, key: GroupKey) -> None:
+        group = self.state.groups.get(key)
+        if group is None:
+            return
+        group.podgroup, group.told, group.ever_reached = None, None, False
+        self.state.refile(group)
+        self.state.drop_if_empty(key)
+        self.queue.forget(key)
+        self._reconsider(key)
+
+    def _job_set(self, job: Job) -> None:
+        self._jobs[job.metadata.uid] = job
+        for uid in self._undecided.pop(job.metadata.uid, set()):
+            info = self.state.pods[uid]
+            self._decide_group(info)
+            self._move(info, self._state_of(info), info.node)
+            self._touched(info)
+
+    def _move(self, info: PodInfo, state: PodState, node: str = "") -> None:
+        """Move a pod, and note what that changes for others."""
+        before, before_node = info.state, info.node
+        self.state.move(info, state, node)
+        if before in ON_NODE and info.node != before_node:
+            self._room_changed = True
+        if state is not before:
+            self._touched(info)
+
+    def _touched(self, info: PodInfo) -> None:
+        """Queue what a changed pod concerns: its group, or the pod where it is scheduled alone."""
+        if info.group is not None:
+            self._reconsider(info.group)
+        elif info.state is PodState.PENDING:
+            self.queue.activate(info.uid, order_of_pod(info))
+        else:
+            self.queue.discard(info.uid)
+
+    def _reconsider(self, key: GroupKey) -> None:
+        """Queue the group if it can be tried; note what it lacks if it cannot."""
+        group = self.state.groups.get(key)
+        if group is None or not group.wants:
+            self.queue.discard(key)
+            self._incomplete.pop(key, None)
+        elif not group.complete:
+            self.queue.discard(key)
+            self._incomplete.setdefault(key, None)
+        else:
+            self._incomplete.pop(key, None)
+            self.queue.activate(key, order_of_group(group))
+        if group is not None and group.reached and not group.told_reached:
+            self._reached[key] = None
+
+    # ---- decisions
+
+    def next_time(self) -> float | None:
+        """When `cycle` has something to do: -inf for now, None for not before another event."""
+        if self._bind_failed or self._room_changed or self._accepted or self._reached:
+            return -math.inf
+        times = [self._rechecks[0][0]] if self._rechecks else []
+        queued = self.queue.next_time()
+        if queued is not None:
+            times.append(queued)
+        since = next(iter(self._incomplete.values()), math.inf)
+        times.append(-math.inf if since is None else since + INCOMPLETE_AFTER)
+        soonest = min(times)
+        return None if soonest == math.inf else soonest
+
+    def cycle(self, now: float) -> Decision | None:
+        """Decide one entity on the state as it is, assume what it places, and return what to do about it."""
+        self._settle(now)
+        return self._tell_reached() or self._recheck(now) or self._tell_incomplete(now) or self._try_next(now)
+
+    def _settle(self, now: float) -> None:
+        """Give what events left behind its place in time."""
+        for entity, message in self._bind_failed.items():
+            group = self.state.groups.get(entity) if isinstance(entity, GroupKey) else None
+            info = self.state.pods.get(entity) if isinstance(entity, str) else None
+            if group is not None and group.wants and group.complete:
+                group.bind_error = message
+                self.queue.failed(entity, order_of_group(group), now, retry=True)
+            elif info is not None and info.state is PodState.PENDING:
+                self.queue.failed(entity, order_of_pod(info), now, retry=True)
+        self._bind_failed.clear()
+        for uid in self._accepted:
+            heapq.heappush(self._rechecks, (now + RECHECK_AFTER, uid))
+        self._accepted.clear()
+        for key, since in self._incomplete.items():
+            if since is None:
+                self._incomplete[key] = now
+        if self._room_changed:
+            self.queue.wake_all()
+            self._room_changed = False
+
+    def _tell_reached(self) -> Decision | None:
+        while self._reached:
+            key, _ = self._reached.popitem()
+            group = self.state.groups.get(key)
+            if group is not None and group.reached and not group.told_reached:
+                ours = any(i.pod.spec.scheduler_name in self.scheduler_names for i in group.all_pods())
+                if ours:
+                    return attempt.tell_reached(group)
+        return None
+
+    def _recheck(self, now: float) -> Decision | None:
+        while self._rechecks and self._rechecks[0][0] <= now:
+            _, uid = heapq.heappop(self._rechecks)
+            info = self.state.pods.get(uid)
+            if info is not None and info.state in (PodState.ACCEPTED, PodState.OUT):
+                return attempt.recheck(info)
+        return None
+
+    def _tell_incomplete(self, now: float) -> Decision | None:
+        for key, since in list(self._incomplete.items()):
+            if since is None or since + INCOMPLETE_AFTER > now:
+                break
+            del self._incomplete[key]  # comes back when something about the group changes
+            decision = attempt.tell_incomplete(self.state.groups[key])
+            if decision is not None:
+                return decision
+        return None
+
+    def _try_next(self, now: float) -> Decision | None:
+        entity = self.queue.pop(now)
+        if entity is None:
+            return None
+        if isinstance(entity, GroupKey):
+            group = self.state.groups[entity]
+            decision, done, robbed = attempt.try_group(self.state, group)
+            for other in robbed:
+                self._reconsider(other)
+            order = order_of_group(group)
+        else:
+            info = self.state.pods[entity]
+            decision, done = attempt.try_pod(self.state, info)
+            order = order_of_pod(info)
+        if done:
+            self.queue.discard(entity)
+        else:
+            self.queue.failed(entity, order, now)
+        return decision
+
+
+def order_of_group(group: GroupInfo) -> Order:
+    """Groups below their minimum that already run come first, then priority, then age."""
+    podgroup = group.podgroup
+    priority = podgroup.spec.priority if podgroup is not None else None
+    if priority is None:
+        priority = max((info.pod.spec.priority for info in group.wanting()), default=0)
+    created = (podgroup.metadata.creation_timestamp if podgroup is not None else None) or ""
+    return (0 if group.below_minimum else 1, -priority, created, str(group.key))
+
+
+def order_of_pod(info: PodInfo) -> Order:
+    """Priority, then age."""
+    metadata = info.pod.metadata
+    return (1, -info.pod.spec.priority, metadata.creation_timestamp or "", info.key)

@@ -1,0 +1,147 @@
+"""Where a set of pods goes: all on one snapshot, or a reason with counts.
+
+Identical pods are exact: a node's capacity for them is a number, and the group fits if the numbers add up to
+it. Different pods are placed greedily, the largest share of a node first, so "does not fit" is then not
+proven. Few, well filled nodes are preferred: members end up next to each other and whole nodes stay free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler.core import filters
+from scheduler.core.nodes import Bools, Ints, NodeTable
+from scheduler.core.signature import Signature, conflicts
+
+HOST_PORTS = "node has no free host ports for the pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """``count`` identical pods."""
+
+    signature: Signature
+    count: int
+
+
+@dataclass(slots=True)
+class Placement:
+    """For each ask the rows of its pods (fewer than asked where they do not fit), and why no more fit."""
+
+    rows: list[Ints]
+    #: Reason -> number of nodes, for the first ask that fell short.
+    reasons: dict[str, int] = field(default_factory=dict)
+    #: Nodes that existed.
+    nodes: int = 0
+    #: Whether "no more fit" is certain.
+    proven: bool = True
+
+    @property
+    def placed(self) -> int:
+        """Pods that have a row."""
+        return sum(len(rows) for rows in self.rows)
+
+
+def place(table: NodeTable, asks: Sequence[Ask]) -> Placement:
+    """Place as many pods of each ask as fit, larger pods first; the table is not changed."""
+    vectors = [table.vector(ask.signature.requests) for ask in asks]
+    width = len(table.resources)
+    free = table.allocatable - table.used
+    placement = Placement(rows=[np.empty(0, dtype=np.int64)] * len(asks), nodes=int(table.present.sum()))
+    ports: dict[int, list[Signature]] = {}
+    for index in _largest_first(table, vectors):
+        ask, need = asks[index], np.pad(vectors[index], (0, width - len(vectors[index])))
+        passing, refused = filters.static(table, ask.signature)
+        capacity = _capacity(free, need, passing)
+        blocked = _blocked_by_ports(table, ask.signature, ports)
+        if ask.signature.host_ports:
+            capacity = np.where(blocked, 0, np.minimum(capacity, 1))
+        per_row = _fill(capacity, ask.count)
+        rows = np.repeat(np.arange(len(table)), per_row)
+        placement.rows[index] = rows
+        free = free - per_row[:, None] * need[None, :]
+        if ask.signature.host_ports:
+            for row in rows:
+                ports.setdefault(int(row), []).append(ask.signature)
+        if len(rows) < ask.count and not placement.reasons:
+            placement.reasons = _reasons(table, ask.signature, need, free, passing, refused, per_row, blocked)
+            placement.proven = len(asks) == 1
+    return placement
+
+
+def _largest_first(table: NodeTable, vectors: Sequence[Ints]) -> list[int]:
+    largest = np.maximum(table.allocatable.max(axis=0, initial=0), 1)
+    shares = [float((vector / largest[: len(vector)]).max(initial=0.0)) for vector in vectors]
+    return sorted(range(len(vectors)), key=lambda index: -shares[index])
+
+
+def _capacity(free: Ints, need: Ints, passing: Bools) -> Ints:
+    columns = np.flatnonzero(need)
+    fits: Ints = (free[:, columns] // need[columns]).min(axis=1, initial=np.iinfo(np.int64).max)
+    return np.where(passing, np.maximum(fits, 0), 0)
+
+
+def _blocked_by_ports(table: NodeTable, signature: Signature, planned: dict[int, list[Signature]]) -> Bools:
+    blocked = np.zeros(len(table), dtype=np.bool_)
+    if not signature.host_ports:
+        return blocked
+    for row in table.ports.keys() | planned.keys():
+        taken = [*table.ports_in_use(row), *(p for other in planned.get(row, ()) for p in other.host_ports)]
+        blocked[row] = any(conflicts(mine, theirs) for mine in signature.host_ports for theirs in taken)
+    return blocked
+
+
+def _fill(capacity: Ints, count: int) -> Ints:
+    """Spread ``count`` over rows: fullest use of the fewest nodes, the last one the tightest that takes the rest."""
+    taken = np.zeros_like(capacity)
+    if count <= 0 or not len(capacity):
+        return taken
+    order = np.argsort(-capacity, kind="stable")
+    totals = np.cumsum(capacity[order])
+    if totals[-1] <= count:
+        return capacity.copy()
+    whole = int(np.searchsorted(totals, count, side="left"))
+    taken[order[:whole]] = capacity[order[:whole]]
+    rest = count - (int(totals[whole - 1]) if whole else 0)
+    candidates = order[whole:]
+    fitting = candidates[capacity[candidates] >= rest]
+    tightest = fitting[np.argmin(capacity[fitting])]
+    taken[tightest] = rest
+    return taken
+
+
+def _reasons(
+    table: NodeTable,
+    signature: Signature,
+    need: Ints,
+    free: Ints,
+    passing: Bools,
+    refused: list[tuple[str, Bools]],
+    per_row: Ints,
+    blocked: Bools,
+) -> dict[str, int]:
+    """Count each existing node under one reason: the first that refuses the next pod of this signature."""
+    counts = {reason: int(mask.sum()) for reason, mask in refused}
+    left = passing & ~blocked
+    if blocked.any():
+        counts[HOST_PORTS] = int((passing & blocked).sum())
+    mine = left & (per_row > 0)
+    if mine.any():
+        counts["node is filled by members of this group"] = int(mine.sum())
+        left = left & ~mine
+    for name, column in table.resources.items():
+        if not need[column]:
+            continue
+        small = left & (table.allocatable[:, column] < need[column])
+        full = left & ~small & (free[:, column] < need[column])
+        for mask, words in (
+            (small, f"node is too small: not enough allocatable {name}"),
+            (full, f"Insufficient {name}"),
+        ):
+            if mask.any():
+                counts[words] = int(mask.sum())
+        left = left & ~small & ~full
+    return {reason: count for reason, count in counts.items() if count}

@@ -1,0 +1,263 @@
+"""What is known: every pod in one state, every group with its members by state, the nodes with what is used.
+
+A pod changes state only through ``State.move``, which keeps the room used on nodes and the groups' books;
+``scheduler.core.validate`` recounts both in tests.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from api import conditions
+from api.membership import GroupKey, counts
+from api.model import PodGroup
+from api.wire import Pod
+from scheduler.core import signature as signatures
+from scheduler.core.nodes import NodeTable
+from scheduler.core.signature import Signature
+
+
+class PodState(enum.Enum):
+    """Mutually exclusive states of a pod."""
+
+    #: Must not be placed: it has scheduling gates, or its group is not decidable before its Job is seen.
+    HELD = "held"
+    #: Unbound, ours to place.
+    PENDING = "pending"
+    #: Unbound, its room kept on a node while its running group is completed.
+    RESERVED = "reserved"
+    #: A bind to a node is under way.
+    ASSUMED = "assumed"
+    #: The API server accepted our bind, the watch has not confirmed it yet.
+    ACCEPTED = "accepted"
+    #: Bound, running or about to.
+    BOUND = "bound"
+    #: Bound and in deletion: uses its room, counts for nothing.
+    LEAVING = "leaving"
+    #: Ended well: uses nothing, counts toward its group's minimum.
+    SUCCEEDED = "succeeded"
+    #: Failed, or in deletion and never bound, or another scheduler's and unbound: uses and counts nothing.
+    OUT = "out"
+
+
+#: States in which a pod uses room on its node.
+ON_NODE = frozenset({PodState.RESERVED, PodState.ASSUMED, PodState.ACCEPTED, PodState.BOUND, PodState.LEAVING})
+#: States that fill a group's minimum when a placement is planned.
+PLACED = frozenset({PodState.ASSUMED, PodState.ACCEPTED, PodState.BOUND, PodState.SUCCEEDED})
+#: States of a member that has been bound for certain and was not lost.
+EVER_BOUND = frozenset({PodState.ACCEPTED, PodState.BOUND, PodState.SUCCEEDED})
+#: States that still want a node.
+UNPLACED = frozenset({PodState.PENDING, PodState.RESERVED})
+
+
+@dataclass(slots=True, eq=False)
+class PodInfo:
+    """A pod as the scheduler sees it; ``group`` is latched when first decided."""
+
+    pod: Pod
+    signature: Signature
+    state: PodState = PodState.OUT
+    group: GroupKey | None = None
+    #: Whether `group` was decided for good.
+    latched: bool = False
+    #: The node it uses room on (states in `ON_NODE`).
+    node: str = ""
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+        return self.pod.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+
+@dataclass(slots=True, eq=False)
+class GroupInfo:
+    """A group and the pods that name it, whether or not its PodGroup exists."""
+
+    key: GroupKey
+    podgroup: PodGroup | None = None
+    #: Pods that count toward the minimum, by state; extras the same.
+    members: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
+    extras: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
+    #: Verdict last told (status, reason, message), so that nothing is told twice.
+    told: tuple[str, str, str] | None = None
+    #: Whether this PodGroup was told to have reached its minimum.
+    ever_reached: bool = False
+    #: Last bind failure, until the next success.
+    bind_error: str = ""
+
+    @property
+    def minimum(self) -> int:
+        """Members that must be placed together; 0 for the basic policy."""
+        return self.podgroup.min_count if self.podgroup is not None else 0
+
+    @property
+    def placed(self) -> int:
+        """Members with a place, binds under way included."""
+        return sum(len(self.members[state]) for state in PLACED)
+
+    @property
+    def bound(self) -> int:
+        """Members bound for certain: seen so, or the API server accepted the bind."""
+        return sum(len(self.members[state]) for state in EVER_BOUND)
+
+    @property
+    def unplaced(self) -> int:
+        """Members that want a node."""
+        return sum(len(self.members[state]) for state in UNPLACED)
+
+    @property
+    def wants(self) -> bool:
+        """Whether any member or extra wants a node."""
+        return any(books[state] for books in (self.members, self.extras) for state in UNPLACED)
+
+    @property
+    def missing(self) -> int:
+        """Members still to be placed before the minimum is reached."""
+        return max(self.minimum - self.placed, 0)
+
+    @property
+    def below_minimum(self) -> bool:
+        """Whether it runs with fewer members than its minimum: completed before anything new is started."""
+        return self.missing > 0 and any(self.members[state] for state in PLACED)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it can be tried: its PodGroup takes members, and enough of them exist for the minimum."""
+        if self.podgroup is None or self.terminating:
+            return False
+        return self.placed + self.unplaced >= self.minimum
+
+    @property
+    def reached(self) -> bool:
+        """Whether its minimum is bound (for the basic policy: anything is)."""
+        return self.podgroup is not None and self.bound >= max(self.minimum, 1)
+
+    @property
+    def told_reached(self) -> bool:
+        """Whether the PodGroup's condition says so, or is about to; that is terminal."""
+        return self.ever_reached or (
+            self.podgroup is not None
+            and conditions.is_true(self.podgroup.status.conditions, conditions.INITIALLY_SCHEDULED)
+        )
+
+    @property
+    def terminating(self) -> bool:
+        """Whether the PodGroup is in deletion: it takes no new members."""
+        return self.podgroup is not None and self.podgroup.metadata.deletion_timestamp is not None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing refers to it any more."""
+        return self.podgroup is None and not any(self.all_pods())
+
+    def all_pods(self) -> Iterable[PodInfo]:
+        """Every pod that names the group."""
+        for books in (self.members, self.extras):
+            for pods in books.values():
+                yield from pods.values()
+
+    def wanting(self, *, extras: bool = False) -> list[PodInfo]:
+        """Members (or extras) that want a node, in the order of their completion indexes."""
+        books = self.extras if extras else self.members
+        return sorted((info for state in UNPLACED for info in books[state].values()), key=_rank)
+
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def _rank(info: PodInfo) -> tuple[int, str]:
+    metadata = info.pod.metadata
+    index = metadata.labels.get(_INDEX) or metadata.annotations.get(_INDEX) or ""
+    return (int(index) if index.isdigit() else 2**31, metadata.name)
+
+
+class State:
+    """Pods, groups and nodes, and the one way a pod changes state."""
+
+    def __init__(self) -> None:
+        self.nodes = NodeTable()
+        self.pods: dict[str, PodInfo] = {}
+        self.groups: dict[GroupKey, GroupInfo] = {}
+        self._signatures: WeakValueDictionary[bytes, Signature] = WeakValueDictionary()
+
+    def signature(self, pod: Pod) -> Signature:
+        """Return the interned signature of a pod."""
+        key = signatures.key_of(pod)
+        found = self._signatures.get(key)
+        if found is None:
+            found = self._signatures[key] = signatures.of_pod(pod)
+        return found
+
+    def group(self, key: GroupKey) -> GroupInfo:
+        """Return the group's entry, made on first mention."""
+        return self.groups.setdefault(key, GroupInfo(key))
+
+    def drop_if_empty(self, key: GroupKey) -> None:
+        """Forget a group that nothing refers to."""
+        group = self.groups.get(key)
+        if group is not None and group.empty:
+            del self.groups[key]
+
+    def move(self, info: PodInfo, state: PodState, node: str = "") -> None:
+        """Move a pod to a state; ``node`` is where it uses room, for the states that do."""
+        if info.state in ON_NODE and (state not in ON_NODE or node != info.node):
+            self.nodes.give_back(info.node, info.signature)
+            info.node = ""
+        if state in ON_NODE and not info.node:
+            self.nodes.take(node, info.signature)
+            info.node = node
+        if state is not info.state:
+            self._unfile(info)
+            info.state = state
+            self._file(info)
+
+    def join(self, info: PodInfo, group: GroupKey | None) -> None:
+        """Latch the pod's group, once."""
+        info.latched = True
+        info.group = group
+        self._file(info)
+
+    def resign(self, info: PodInfo, pod: Pod) -> None:
+        """Take over a changed pod spec (a resize, an added toleration), with the room it uses."""
+        if info.state in ON_NODE:
+            self.nodes.give_back(info.node, info.signature)
+        info.signature = self.signature(pod)
+        if info.state in ON_NODE:
+            self.nodes.take(info.node, info.signature)
+
+    def forget(self, info: PodInfo) -> None:
+        """Remove a pod and give back what it used."""
+        self.move(info, PodState.OUT)
+        self._unfile(info)
+        del self.pods[info.uid]
+        if info.group is not None:
+            self.drop_if_empty(info.group)
+
+    def refile(self, group: GroupInfo) -> None:
+        """Sort the group's pods into members and extras anew: its PodGroup came, went or changed its owner."""
+        for info in list(group.all_pods()):
+            group.members[info.state].pop(info.uid, None)
+            group.extras[info.state].pop(info.uid, None)
+            self._file(info)
+
+    def _file(self, info: PodInfo) -> None:
+        if info.group is None:
+            return
+        group = self.group(info.group)
+        member = group.podgroup is None or counts(info.pod, group.podgroup)
+        (group.members if member else group.extras)[info.state][info.uid] = info
+
+    def _unfile(self, info: PodInfo) -> None:
+        if info.group is None:
+            return
+        group = self.group(info.group)
+        group.members[info.state].pop(info.uid, None)
+        group.extras[info.state].pop(info.uid, None)
