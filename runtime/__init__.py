@@ -1,1 +1,1 @@
-"""The reconcile framework on kr8s: client, informers, workqueue, controller, manager. Knows nothing of gangs."""
+"""The reconcile framework on kr8s: client, informers, workqueue, controller, manager; knows no gangs."""

@@ -1,0 +1,70 @@
+"""Waiting between attempts, and not saying the same thing twice."""
+
+from __future__ import annotations
+
+import random
+
+from runtime.clock import Clock
+
+
+class Backoff:
+    """Full jitter: a random share of ``base · 2^n`` seconds, at most ``cap``; forgotten after a quiet period.
+
+    :param reset_after: seconds without a failure after which the next one counts as the first
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        base: float = 0.8,
+        cap: float = 30.0,
+        reset_after: float = 120.0,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._base = base
+        self._cap = cap
+        self._reset_after = reset_after
+        self._failures = 0
+        self._quiet_from = clock.monotonic()
+
+    @property
+    def ceiling(self) -> float:
+        """The longest that the next wait can be, in seconds."""
+        return float(min(self._cap, self._base * 2 ** min(self._failures, 32)))
+
+    def next(self, at_least: float = 0.0) -> float:
+        """Count a failure and return how long to wait; ``at_least`` is what the server asked for (Retry-After)."""
+        now = self._clock.monotonic()
+        if now - self._quiet_from > self._reset_after:
+            self._failures = 0
+        delay = at_least + self._rng.uniform(0.0, self.ceiling)
+        self._failures += 1
+        self._quiet_from = now + delay
+        return delay
+
+
+class Repeats:
+    """Lets a line through when it differs from the last one or a minute went by."""
+
+    def __init__(self, clock: Clock, every: float = 60.0) -> None:
+        self._clock = clock
+        self._every = every
+        self._last: tuple[str, float] | None = None
+        self._told = False
+
+    def allows(self, line: str) -> bool:
+        """True when ``line`` should be written now."""
+        now = self._clock.monotonic()
+        if self._last is not None and self._last[0] == line and now - self._last[1] < self._every:
+            return False
+        self._last = (line, now)
+        self._told = True
+        return True
+
+    def recovered(self) -> bool:
+        """All is well; true when a line was let through since this was last said, so that the end of it is news."""
+        told, self._told = self._told, False
+        return told

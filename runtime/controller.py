@@ -1,0 +1,173 @@
+"""Workers that reconcile keys.
+
+A reconcile gets a key and nothing else: it reads the present state and makes the world like it, so that
+events may be lost, doubled or reordered. What it returns or raises decides when the key comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+import structlog
+
+from runtime.clock import Clock, fail_after
+from runtime.errors import ApiError, Conflict, TerminalError, TooManyRequests, explain
+from runtime.informer import Informer
+from runtime.objects import Object, key_of
+from runtime.store import EventType
+from runtime.telemetry import span
+from runtime.workqueue import QueueShutDown, RateLimitingQueue
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", bound=Object)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``requeue_after``: seconds until the key should be looked at again though nothing happened.
+
+    None for not at all.
+    """
+
+    requeue_after: float | None = None
+
+
+Reconcile = Callable[[K], Awaitable[Result | None]]
+
+
+@dataclass(slots=True)
+class ControllerStatistics:
+    """Counts since the start, changed in place."""
+
+    reconciles: int = 0
+    errors: int = 0
+    terminal: int = 0
+    timeouts: int = 0
+    seconds: float = 0.0
+
+
+class Controller(Generic[K]):
+    """``workers`` tasks that take keys from ``queue``.
+
+    ========================  =============================================================
+    the reconcile             the key
+    ========================  =============================================================
+    returns None              is forgotten until the next event
+    returns requeue_after     is forgotten and added after that time
+    raises TerminalError      is forgotten; the error is logged
+    raises anything else,     comes again after its back-off (after Retry-After if that is
+    or exceeds ``timeout``    later)
+    is cancelled              is let go, and queued again if it was added meanwhile
+    ========================  =============================================================
+
+    :param timeout: seconds for one reconcile
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile[K],
+        queue: RateLimitingQueue[K],
+        *,
+        clock: Clock,
+        workers: int = 1,
+        timeout: float = 60.0,
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self._reconcile = reconcile
+        self._clock = clock
+        self._workers = workers
+        self._timeout = timeout
+        self._log = log.bind(controller=name)
+        self.statistics = ControllerStatistics()
+
+    def enqueue_on(
+        self,
+        informer: Informer[T],
+        key_fn: Callable[[T], K | Iterable[K] | None] | None = None,
+        *,
+        predicate: Callable[[EventType, T | None, T | None], bool] | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Enqueue the keys that an informer's changes concern: those of the old and those of the new state.
+
+        :param key_fn: the object's own (namespace, name) if left out; a list or set of keys stands for several
+        :param predicate: false drops the change
+        """
+        keys: Callable[[Any], Any] = key_fn or key_of
+
+        def handler(event: EventType, old: T | None, new: T | None) -> None:
+            if predicate is not None and not predicate(event, old, new):
+                return
+            found: dict[K, None] = {}
+            for obj in (old, new):
+                if obj is not None:
+                    value = keys(obj)
+                    if isinstance(value, list | set | frozenset):
+                        found |= dict.fromkeys(value)
+                    elif value is not None:
+                        found[value] = None
+            for key in found:
+                self.queue.add(key, priority)
+
+        informer.add_handler(handler)
+
+    async def run(self) -> None:
+        """Run the workers until the queue is shut down and drained, or until cancelled."""
+        async with anyio.create_task_group() as group:
+            for _ in range(self._workers):
+                group.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()  # a thousand reconciles with nothing to do must not stall the loop
+            try:
+                key = await self.queue.get()
+            except QueueShutDown:
+                return
+            # No await between get() and try: a cancellation there would hold the key for ever.
+            try:
+                await self._process(key)
+            finally:
+                self.queue.done(key)
+
+    async def _process(self, key: K) -> None:
+        started = self._clock.monotonic()
+        statistics = self.statistics
+        statistics.reconciles += 1
+        try:
+            with span(f"reconcile {self.name}", key=str(key)), fail_after(self._clock, self._timeout):
+                result = await self._reconcile(key)
+        except TerminalError as error:
+            statistics.terminal += 1
+            self.queue.forget(key)
+            self._log.error("gave up until it changes", key=key, error=explain(error))
+        except Exception as error:
+            self._failed(key, error)
+        else:
+            self.queue.forget(key)
+            if result is not None and result.requeue_after is not None:
+                self.queue.add_after(key, result.requeue_after)
+        finally:
+            statistics.seconds += self._clock.monotonic() - started
+
+    def _failed(self, key: K, error: Exception) -> None:
+        self.statistics.errors += 1
+        at_least = error.retry_after if isinstance(error, TooManyRequests) else 0.0
+        retry_in = self.queue.add_rate_limited(key, at_least=at_least)
+        if isinstance(error, Conflict):
+            self._log.debug("changed meanwhile; again", key=key, error=explain(error), retry_in=retry_in)
+        elif isinstance(error, ApiError):
+            self._log.warning(explain(error), key=key, retry_in=retry_in)
+        elif isinstance(error, TimeoutError):
+            self.statistics.timeouts += 1
+            self._log.warning("reconcile took too long", key=key, limit=self._timeout, retry_in=retry_in)
+        else:
+            self._log.exception("reconcile failed", key=key, retry_in=retry_in)

@@ -1,0 +1,258 @@
+"""Kubernetes Events for people (``kubectl describe``), never in the way of the work.
+
+:meth:`EventRecorder.event` only appends to a bounded queue. The same thing said again becomes a series on
+the first Event, written at most once in five minutes and never when nothing new happened: a quiet cluster
+sees no writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NoReturn
+
+import anyio
+import structlog
+
+from runtime.backoff import Repeats
+from runtime.client import Client
+from runtime.clock import Clock, move_on_after, wait_for
+from runtime.errors import ApiError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable, explain
+from runtime.resources import EVENTS
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+#: ``v1 ObjectReference``: apiVersion, kind, name, namespace, uid.
+ObjectRef = Mapping[str, Any]
+
+NOTE_BYTES = 1024
+SHORT_BYTES = 128
+#: Seconds between two writes to one series, and without news after which it is closed.
+SERIES_EVERY = 300.0
+SERIES_CLOSE = 360.0
+MAX_SERIES = 4096
+DRAIN_SECONDS = 5.0
+
+
+def cut(text: str, limit: int) -> str:
+    """At most ``limit`` bytes of UTF-8, cut between two characters, with an ellipsis when cut."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= limit:
+        return text
+    return raw[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+@dataclass(slots=True)
+class _Series:
+    """One Event in the cluster and how often it was meant since."""
+
+    name: str
+    namespace: str
+    first: float
+    last: float
+    last_at: datetime
+    count: int = 1
+    written: int = 0  # the count the cluster knows; 0: not created yet
+    written_at: float = 0.0
+    lost: bool = False  # could not be created, or vanished
+
+
+@dataclass(slots=True)
+class RecorderStatistics:
+    """Counts since the start, changed in place."""
+
+    recorded: int = 0
+    aggregated: int = 0
+    dropped: int = 0
+    sent: int = 0
+    failed: int = 0
+
+
+class EventRecorder:
+    """Writes events.k8s.io/v1 Events from its own task, :meth:`run`.
+
+    :param component: reportingController, e.g. ``phalanx.dev/scheduler``
+    :param instance: reportingInstance; default the host name
+    :param capacity: events that can wait; more are dropped and counted
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        component: str,
+        clock: Clock,
+        *,
+        instance: str | None = None,
+        capacity: int = 1000,
+    ) -> None:
+        self._client = client
+        self._component = cut(component, SHORT_BYTES)
+        self._instance = cut(instance or socket.gethostname(), SHORT_BYTES)
+        self._clock = clock
+        self._capacity = capacity
+        self._queue: deque[tuple[_Series, dict[str, Any]]] = deque()
+        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._sequence = itertools.count()
+        self._news = anyio.Event()
+        self._repeats = Repeats(clock)
+        self.statistics = RecorderStatistics()
+
+    def event(
+        self,
+        regarding: ObjectRef,
+        type_: Literal["Normal", "Warning"],
+        reason: str,
+        note: str,
+        action: str,
+        related: ObjectRef | None = None,
+    ) -> None:
+        """Say that something happened to ``regarding``; returns at once and never raises for what the cluster does.
+
+        :param reason: why, in CamelCase; at most 128 bytes
+        :param note: for a person; cut to 1024 bytes
+        :param action: what was done or tried, in CamelCase
+        """
+        self.statistics.recorded += 1
+        note = cut(note, NOTE_BYTES)
+        now, at = self._clock.monotonic(), self._clock.now()
+        identity = (
+            str(regarding.get("uid", "")),
+            str(regarding.get("name", "")),
+            type_,
+            reason,
+            action,
+            note,
+        )
+        series = self._series.get(identity)
+        if series is not None and not series.lost and now - series.last <= SERIES_CLOSE:
+            series.count += 1
+            series.last, series.last_at = now, at
+            self._series.move_to_end(identity)
+            self.statistics.aggregated += 1
+            self._wake()
+            return
+        if len(self._queue) >= self._capacity:
+            self.statistics.dropped += 1
+            return
+        namespace = str(regarding.get("namespace") or "default")
+        digest = hashlib.sha256(repr((identity, at, next(self._sequence), self._instance)).encode()).hexdigest()[:16]
+        name = f"{str(regarding.get('name') or 'unknown')[:200].rstrip('.-')}.{digest}"
+        series = _Series(name, namespace, first=now, last=now, last_at=at)
+        self._series[identity] = series
+        while len(self._series) > MAX_SERIES:
+            self._series.popitem(last=False)
+        body: dict[str, Any] = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": _micro(at),
+            "type": type_,
+            "reason": cut(reason, SHORT_BYTES),
+            "note": note,
+            "action": cut(action, SHORT_BYTES),
+            "regarding": dict(regarding),
+            "reportingController": self._component,
+            "reportingInstance": self._instance,
+        }
+        if related is not None:
+            body["related"] = dict(related)
+        self._queue.append((series, body))
+        self._wake()
+
+    async def run(self) -> NoReturn:
+        """Write until cancelled; then, within a bound, what is still waiting."""
+        try:
+            while True:
+                await self._send_queue(retries=3)
+                await self._send_series(due_only=True)
+                news = self._news
+                if not self._queue:
+                    await wait_for(self._clock, news, self._next_due())
+        finally:
+            with move_on_after(self._clock, DRAIN_SECONDS, shield=True):
+                await self._send_queue(retries=0)
+                await self._send_series(due_only=False)
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def _send_queue(self, *, retries: int) -> None:
+        while self._queue:
+            series, body = self._queue.popleft()
+            if await self._create(series, body, retries):
+                self.statistics.sent += 1
+                series.written, series.written_at = 1, self._clock.monotonic()
+                self._repeats.recovered()
+            else:
+                self.statistics.failed += 1
+                series.lost = True
+
+    async def _create(self, series: _Series, body: dict[str, Any], retries: int) -> bool:
+        for attempt in itertools.count():
+            try:
+                await self._client.create(EVENTS, body, series.namespace)
+            except Conflict:
+                return True  # our own lost answer: nobody else makes this name
+            except (Unreachable, ServerError, TooManyRequests) as error:
+                if attempt >= retries:
+                    self._complain(error)
+                    return False
+                at_least = error.retry_after if isinstance(error, TooManyRequests) else 0.0
+                await self._clock.sleep(max(at_least, 2.0**attempt))
+            except Exception as error:
+                self._complain(error)
+                return False
+            else:
+                return True
+        raise AssertionError("unreachable")
+
+    async def _send_series(self, *, due_only: bool) -> None:
+        now = self._clock.monotonic()
+        for identity, series in list(self._series.items()):
+            if series.written and series.count > series.written:
+                if due_only and self._due(series) > now:
+                    continue
+                await self._patch(series)
+            elif now - series.last > SERIES_CLOSE and (series.written or series.lost):
+                del self._series[identity]
+
+    async def _patch(self, series: _Series) -> None:
+        count, last = series.count, series.last_at
+        body = {"series": {"count": count, "lastObservedTime": _micro(last)}}
+        series.written_at = self._clock.monotonic()  # also after a failure: the next try is as far away
+        try:
+            await self._client.patch(EVENTS, series.name, series.namespace, body)
+        except NotFound:
+            series.lost = True  # its hour is over; the next occurrence starts another
+        except Exception as error:
+            self.statistics.failed += 1
+            self._complain(error)
+        else:
+            self.statistics.sent += 1
+            series.written = count
+
+    def _due(self, series: _Series) -> float:
+        return series.written_at + SERIES_EVERY
+
+    def _next_due(self) -> float | None:
+        """Seconds until a series wants a write, None when none does: a quiet recorder only waits."""
+        due = [self._due(s) for s in self._series.values() if s.written and s.count > s.written and not s.lost]
+        return max(0.0, min(due) - self._clock.monotonic()) if due else None
+
+    def _complain(self, error: Exception) -> None:
+        line = explain(error)
+        if self._repeats.allows(line):
+            if isinstance(error, ApiError):
+                log.warning("an Event was not written", error=line)
+            else:
+                log.error("an Event was not written", exc_info=error)
+
+
+def _micro(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,148 @@
+"""The one place that touches kr8s: its credentials and URLs, our connection and our way to renew a login.
+
+kr8s replaces its session after any 401 or 403, which cuts running watches and loses answers of requests in
+flight. Here the session lives as long as the process and only its Authorization header and TLS context
+change. Private names relied on, each with a contract test: ``_instances``, ``_session``,
+``_create_session``, ``_check_version``, ``_construct_url``, ``auth._serviceaccount``, ``auth._user``,
+``auth._cluster``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import kr8s.asyncio
+
+from runtime.errors import ConfigError
+from runtime.kubeconfig import check_kubeconfig
+from runtime.transport import AiohttpTransport
+
+#: Seconds after which the projected ServiceAccount token is read again; the kubelet rotates it well before it expires.
+TOKEN_MAX_AGE = 60.0
+
+
+class FastApi(kr8s.asyncio.Api):
+    """kr8s's Api with a session that is never replaced. Made by :func:`connect`.
+
+    Hold it, kr8s keeps weak references only.
+    """
+
+    def __init__(self, *, user_agent: str, **kwargs: Any) -> None:
+        super().__init__(bypass_factory=True, **kwargs)
+        # kr8s hands any registered Api to whoever asks for "the" Api: ours cannot exec or port-forward.
+        for instances in kr8s.asyncio.Api._instances.values():
+            for key in [key for key, api in instances.items() if api is self]:
+                del instances[key]
+        self._user_agent = user_agent
+        self._transport: AiohttpTransport | None = None
+        self._token_file: Path | None = None
+        self._token_read = 0.0
+        #: Counts logins, so that many 401s of one expiry lead to one login.
+        self.generation = 0
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return str(self.auth.server)
+
+    async def _check_version(self) -> None:
+        """kr8s would GET /version on every await and warn about versions newer than itself."""
+
+    def _construct_url(self, version: str = "v1", base: str = "", namespace: str | None = None, url: str = "") -> str:
+        # Whole paths pass through; kr8s would add a slash to them.
+        return (
+            base
+            if base and not (version or namespace or url)
+            else super()._construct_url(version, base, namespace, url)
+        )
+
+    async def _create_session(self) -> None:
+        """Make the session once; later calls (kr8s makes them after every 401 or 403) renew credentials in place."""
+        context = await self.auth.ssl_context()  # type: ignore[no-untyped-call]
+        self._forget_key_files()
+        session = self._session
+        if session is None or session.is_closed:
+            headers = {
+                "User-Agent": self._user_agent,
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",  # unzipping a page of pods costs as much as decoding it
+            }
+            options: dict[str, Any] = {
+                "base_url": self.auth.server,
+                "timeout": httpx.Timeout(30.0),
+                "headers": headers,
+            }
+            if os.environ.get("PHALANX_TRANSPORT") == "kr8s":
+                options |= {"verify": context, "proxy": self.auth.proxy}
+            else:
+                self._transport = AiohttpTransport(context, proxy=self.auth.proxy)
+                options["transport"] = self._transport
+            session = self._session = httpx.AsyncClient(**options)
+        elif self._transport is not None:
+            self._transport.ssl_context = context
+        if self.auth.token:
+            session.headers["Authorization"] = f"Bearer {self.auth.token.strip()}"
+
+    def _forget_key_files(self) -> None:
+        """Delete what kr8s wrote to the temporary directory for inline certificates and keys.
+
+        The TLS context has them.
+        """
+        auth = self.auth
+        for section, field, attribute in (
+            (auth._user, "client-key-data", "client_key_file"),
+            (auth._user, "client-certificate-data", "client_cert_file"),
+            (auth._cluster, "certificate-authority-data", "server_ca_file"),
+        ):
+            if section and field in section and (path := getattr(auth, attribute)):
+                Path(str(path)).unlink(missing_ok=True)
+
+    async def login(self) -> None:
+        """Read the credentials (kubeconfig, exec plugin or ServiceAccount) and use them from the next request on."""
+        await self.auth.reauthenticate()
+        if not self.auth.active_context and self.auth.server:
+            self._token_file = Path(self.auth._serviceaccount) / "token"
+        self._token_read = time.monotonic()
+        await self._create_session()
+        self.generation += 1
+
+    async def refresh_token(self) -> None:
+        """Pick up a rotated ServiceAccount token; one look at the clock unless it is due."""
+        if self._token_file is None or time.monotonic() - self._token_read < TOKEN_MAX_AGE:
+            return
+        self._token_read = time.monotonic()  # first, so that concurrent requests do not all read it
+        token = (await anyio.Path(self._token_file).read_text()).strip()
+        if token and token != self.auth.token and self._session is not None:
+            self.auth.token = token
+            self._session.headers["Authorization"] = f"Bearer {token}"
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.aclose()
+
+
+async def connect(kubeconfig: str | Path | None = None, context: str | None = None, *, user_agent: str) -> FastApi:
+    """Log in without asking the server anything.
+
+    :param kubeconfig: file, or several joined by ``:``; default ``$KUBECONFIG``, ``~/.kube/config``, then
+        the ServiceAccount
+    :raises ConfigError: naming the file, the field and the remedy
+    """
+    path = check_kubeconfig(kubeconfig, context)
+    api = FastApi(user_agent=user_agent, kubeconfig=path, context=context)
+    try:
+        await api.login()
+    except Exception as error:
+        source = path or "the ServiceAccount's files"
+        text = f"missing {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise ConfigError(
+            f"cannot log in with {source}: {text}; try `kubectl get --raw /version` with the same file"
+        ) from error
+    return api

@@ -1,0 +1,327 @@
+"""The process: what starts when, what stops when, and what ends it.
+
+Start: probes, then informers until their caches are complete, then leadership, then controllers and
+runnables. Stop is the reverse, inside the grace period: workers finish what they hold, leadership is given
+back only after them, caches and probes go last. The crash of any critical task ends the process with a
+non-zero status and its traceback: never a zombie that answers probes and does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import anyio
+import anyio.abc
+import structlog
+
+from runtime.clock import Clock, move_on_after, wait_for
+from runtime.controller import Controller
+from runtime.informer import Informer
+from runtime.memory import freeze_gc
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+Run = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Election(Protocol):
+    """Leadership, as a Lease will give it."""
+
+    async def acquire(self) -> None:
+        """Return once this process leads."""
+
+    async def hold(self) -> None:
+        """Keep leading; return or raise when that is over. Leader work is then cancelled at once."""
+
+    async def release(self) -> None:
+        """Give it back; called after all leader work has stopped. Bounded by the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    name: str
+    run: Run
+    must_stay: bool  # returning counts as a crash
+
+
+class Manager:
+    """Runs one process.
+
+    :param grace: seconds from the first signal to the end; keep it below the pod's terminationGracePeriodSeconds
+    :param sync_timeout: seconds within which all caches must be complete
+    :param exit_now: what a second signal calls; never returns
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        grace: float = 25.0,
+        sync_timeout: float | None = None,
+        election: Election | None = None,
+        exit_now: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._clock = clock
+        self._grace = grace
+        self._sync_timeout = sync_timeout
+        self._election = election
+        self._exit_now = exit_now
+        self._servers: list[_Task] = []
+        self._informers: list[Informer[Any]] = []
+        self._controllers: list[Controller[Any]] = []
+        self._leader_tasks: list[_Task] = []
+        self._common_tasks: list[_Task] = []
+        self._stop = anyio.Event()
+        self._stopping_since: float | None = None
+        self._signals = 0
+        self._working = False
+        self.exit_code = 0
+        self.phase = "new"
+
+    # -- what to run ----------------------------------------------------------------------------------------------
+
+    def add_server(self, name: str, run: Run) -> None:
+        """Something that answers from the first moment to the last: probes, metrics."""
+        self._servers.append(_Task(name, run, must_stay=True))
+
+    def add_informer(self, informer: Informer[Any]) -> None:
+        """A cache that must be complete before any work starts."""
+        self._informers.append(informer)
+
+    def add_controller(self, controller: Controller[Any]) -> None:
+        """Workers; they run on the leader only and drain at the end."""
+        self._controllers.append(controller)
+
+    def add_runnable(self, name: str, run: Run, *, needs_leader: bool = True, may_return: bool = False) -> None:
+        """A task that starts after the caches are complete and is cancelled at the end.
+
+        :param needs_leader: false runs it on every replica, and cancels it after the leader's work (an EventRecorder)
+        :param may_return: false makes its return a crash
+        """
+        tasks = self._leader_tasks if needs_leader else self._common_tasks
+        tasks.append(_Task(name, run, must_stay=not may_return))
+
+    # -- how it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def synced(self) -> bool:
+        """True when every cache is complete."""
+        return all(informer.synced.is_set() for informer in self._informers)
+
+    @property
+    def ready(self) -> bool:
+        """For /readyz: caches complete and alive, and not stopping. Says nothing of leadership."""
+        return self._stopping_since is None and self.synced and all(informer.healthy for informer in self._informers)
+
+    @property
+    def leading(self) -> bool:
+        """True while leader work runs."""
+        return self._working
+
+    def why_not_ready(self) -> list[str]:
+        """One line for each thing that keeps :attr:`ready` false."""
+        reasons = ["stopping"] if self._stopping_since is not None else []
+        for informer in self._informers:
+            if not informer.synced.is_set():
+                reasons.append(f"cache of {informer.name} is not complete")
+            elif not informer.healthy:
+                reasons.append(f"cache of {informer.name} has not heard from the API server lately")
+        return reasons
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str, exit_code: int = 0) -> None:
+        """Begin to stop; the first call decides the reason, the highest exit code counts."""
+        self.exit_code = max(self.exit_code, exit_code)
+        if self._stopping_since is None:
+            self._stopping_since = self._clock.monotonic()
+            log.info("stopping", reason=reason, grace=self._grace)
+            self._stop.set()
+
+    def on_signal(self, signum: int) -> None:
+        """First signal: stop in order. Second: exit at once."""
+        self._signals += 1
+        if self._signals > 1:
+            log.warning("second signal: exiting at once", signal=signal.Signals(signum).name)
+            self._exit_now(128 + signum)
+            return
+        self.stop(signal.Signals(signum).name)
+
+    async def run(self, *, handle_signals: bool = True) -> int:
+        """Run until stopped, and return the exit status: 0 after a signal, 1 after a crash or lost leadership."""
+        async with anyio.create_task_group() as servers:
+            if handle_signals:
+                servers.start_soon(self._receive_signals)
+            self._start(servers, self._servers)
+            async with anyio.create_task_group() as caches:
+                for informer in self._informers:
+                    task = _Task(f"informer {informer.name}", informer.run, must_stay=True)
+                    caches.start_soon(self._supervise, task)
+                self.phase = "syncing"
+                if await self._until_synced():
+                    await self._work()
+                self.phase = "stopped"
+                caches.cancel_scope.cancel()
+            servers.cancel_scope.cancel()
+        return self.exit_code
+
+    async def _receive_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for signum in signals:
+                self.on_signal(signum)
+
+    async def _until_synced(self) -> bool:
+        """Wait for the caches; false when stopped first."""
+        done = anyio.Event()
+
+        async def wait_all() -> None:
+            for informer in self._informers:
+                await informer.synced.wait()
+            done.set()
+
+        if not await self._race(wait_all, done, self._sync_timeout):
+            if self._stopping_since is None:
+                for line in self.why_not_ready():
+                    log.error(line)
+                self.stop(f"caches were not complete within {self._sync_timeout:g} s", exit_code=1)
+            return False
+        freeze_gc()
+        log.info("caches are complete", objects={i.name: len(i.store) for i in self._informers})
+        return True
+
+    async def _race(self, fn: Run, done: anyio.Event, timeout: float | None = None) -> bool:
+        """Run ``fn`` until it sets ``done``, a stop, or the time-out; whether it was the first."""
+        either = anyio.Event()
+
+        async def watch(event: anyio.Event) -> None:
+            await event.wait()
+            either.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(fn)
+            group.start_soon(watch, done)
+            group.start_soon(watch, self._stop)
+            await wait_for(self._clock, either, timeout)
+            group.cancel_scope.cancel()
+        return done.is_set() and not self._stop.is_set()
+
+    async def _work(self) -> None:
+        async with anyio.create_task_group() as common:
+            self._start(common, self._common_tasks)
+            try:
+                if self._election is None:
+                    await self._lead(None)
+                elif await self._acquire(self._election):
+                    await self._lead(self._election)
+            finally:
+                common.cancel_scope.cancel()
+
+    async def _acquire(self, election: Election) -> bool:
+        self.phase = "waiting for leadership"
+        log.info("waiting for leadership")
+        done = anyio.Event()
+
+        async def acquire() -> None:
+            try:
+                await election.acquire()
+            except Exception:
+                log.exception("cannot take part in leader election")
+                self.stop("leader election failed", exit_code=1)
+                return
+            done.set()
+
+        return await self._race(acquire, done)
+
+    async def _lead(self, election: Election | None) -> None:
+        lost = anyio.Event()
+        self.phase = "working"
+        self._working = True
+        log.info("working", controllers=[controller.name for controller in self._controllers])
+        async with anyio.create_task_group() as holding:
+            if election is not None:
+                holding.start_soon(self._hold, election, lost)
+            async with anyio.create_task_group() as group:
+                drained = anyio.Event()
+                group.start_soon(self._run_controllers, drained)
+                self._start(group, self._leader_tasks)
+                await self._stop.wait()
+                self.phase = "draining"
+                if not lost.is_set():
+                    await self._drain(drained, lost)
+                group.cancel_scope.cancel()
+            self._working = False
+            holding.cancel_scope.cancel()
+        if election is not None and not lost.is_set():
+            with move_on_after(self._clock, max(1.0, self._left())):
+                try:
+                    await election.release()
+                except Exception:
+                    log.exception("leadership was not given back; it expires by itself")
+
+    async def _hold(self, election: Election, lost: anyio.Event) -> None:
+        try:
+            await election.hold()
+        except Exception:
+            log.exception("leadership was lost")
+        else:
+            log.error("leadership was lost")
+        lost.set()
+        self.stop("leadership was lost", exit_code=1)
+
+    async def _run_controllers(self, drained: anyio.Event) -> None:
+        async with anyio.create_task_group() as group:
+            for controller in self._controllers:
+                group.start_soon(self._run_controller, controller)
+        drained.set()
+
+    async def _run_controller(self, controller: Controller[Any]) -> None:
+        await self._supervise(_Task(f"controller {controller.name}", controller.run, must_stay=False))
+        if self._stopping_since is None and self.exit_code == 0:
+            log.error("a controller ended although nothing stops", controller=controller.name)
+            self.stop(f"controller {controller.name} ended", exit_code=1)
+
+    async def _drain(self, drained: anyio.Event, lost: anyio.Event) -> None:
+        for controller in self._controllers:
+            controller.queue.shut_down(drain=False)
+        either = anyio.Event()
+
+        async def watch(event: anyio.Event) -> None:
+            await event.wait()
+            either.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch, drained)
+            group.start_soon(watch, lost)
+            # A third of the grace stays for Events, the Lease and the probes' last answers.
+            if not await wait_for(self._clock, either, self._left() * 2 / 3):
+                log.warning("workers did not finish in time; cut off")
+            group.cancel_scope.cancel()
+
+    def _left(self) -> float:
+        if self._stopping_since is None:
+            return self._grace
+        return max(0.0, self._stopping_since + self._grace - self._clock.monotonic())
+
+    def _start(self, group: anyio.abc.TaskGroup, tasks: list[_Task]) -> None:
+        for task in tasks:
+            group.start_soon(self._supervise, task)
+
+    async def _supervise(self, task: _Task) -> None:
+        try:
+            await task.run()
+        except Exception:
+            log.exception("a task crashed", task=task.name)
+            self.stop(f"{task.name} crashed", exit_code=1)
+            return
+        if task.must_stay and self._stopping_since is None:
+            log.error("a task ended although nothing stops", task=task.name)
+            self.stop(f"{task.name} ended", exit_code=1)
+
+
+def main(run: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
+    """Run a process's main coroutine under anyio and exit with its status."""
+    raise SystemExit(anyio.run(run))

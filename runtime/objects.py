@@ -1,0 +1,103 @@
+"""What the framework needs to know of an object, and how bytes become one.
+
+A kind is a msgspec struct (hot core kinds), a pydantic model (our own kinds), plain ``dict``, or anything
+for which the caller brings a ``Callable[[bytes], T]``. The framework itself reads only ``metadata``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+#: (namespace, name); the namespace of a cluster-scoped object is "".
+Key = tuple[str, str]
+
+
+class Metadata(Protocol):
+    """The four fields the framework reads."""
+
+    @property
+    def name(self) -> str | None:
+        """Unique within namespace and kind."""
+
+    @property
+    def namespace(self) -> str | None:
+        """Empty or None for cluster-scoped kinds."""
+
+    @property
+    def uid(self) -> str | None:
+        """Unique for all time."""
+
+    @property
+    def resource_version(self) -> str | None:
+        """Opaque, but ordered as a number within one resource."""
+
+
+class Object(Protocol):
+    """Anything with metadata."""
+
+    @property
+    def metadata(self) -> Any:
+        """A :class:`Metadata`."""
+
+
+T = TypeVar("T")
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+def key_of(obj: Object) -> Key:
+    """The store key of an object."""
+    metadata: Metadata = obj.metadata
+    return metadata.namespace or "", metadata.name or ""
+
+
+class Meta(msgspec.Struct, gc=False, rename="camel", frozen=True):
+    """The least that identifies an object, readable even when its kind's decoder refuses it."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Peek(msgspec.Struct, gc=False, frozen=True):
+    """An object reduced to :class:`Meta`."""
+
+    metadata: Meta = Meta()
+
+
+peek: Callable[[bytes | msgspec.Raw], Peek] = msgspec.json.Decoder(Peek).decode
+
+
+class Undecodable(Exception):  # noqa: N818
+    """The bytes are an object, but not of the kind asked for."""
+
+
+@functools.lru_cache(maxsize=256)
+def decoder_for(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """How to decode ``type_``: ``None`` or ``dict``, a msgspec struct, a pydantic model, or a callable on bytes.
+
+    The function returned raises :class:`Undecodable`, whatever the library below raises.
+    """
+    decode: Callable[[Any], Any]
+    expected: tuple[type[Exception], ...] = (msgspec.MsgspecError,)
+    if type_ is None or type_ is dict:
+        decode = msgspec.json.Decoder(dict[str, Any]).decode
+    elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        decode = msgspec.json.Decoder(type_).decode
+    else:
+        validate = getattr(type_, "model_validate_json", type_)
+        expected = (Exception,)
+
+        decode = lambda data: validate(bytes(data))  # noqa: E731
+
+    def checked(data: bytes | msgspec.Raw) -> Any:
+        try:
+            return decode(data)
+        except expected as error:
+            raise Undecodable(str(error)) from error
+
+    return checked

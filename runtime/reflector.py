@@ -1,0 +1,277 @@
+"""List, then watch, for ever: keeps a copy of one resource in step with the API server.
+
+A coroutine that calls its sink, not an async generator: nothing is yielded inside a cancel scope. Protocol
+facts it holds to:
+
+* the version to resume from is that of the last event or bookmark; it is never resumed at one the server
+  called expired;
+* 410 (as a status or as an ERROR event) means list again; 429 waits as told; any other failure waits and resumes;
+* a list is consistent only as a whole: an expired continue token starts it over, and the pages are handed on together;
+* bookmarks come about every minute, so 75 silent seconds are a dead connection.
+
+Lists ask for the newest state (no resourceVersion), not for "any" (``0``): only then does the server page,
+and a restarted scheduler does not act on a cache that lags behind its own last writes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from runtime.backoff import Backoff, Repeats
+from runtime.client import Client
+from runtime.clock import Clock
+from runtime.errors import ApiError, Gone, Status, TooManyRequests, explain, from_status
+from runtime.objects import Key, Object, Undecodable, decoder_for, peek
+from runtime.resources import Resource
+
+T = TypeVar("T", bound=Object)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+#: Bounds of the life of one watch in seconds; the server ends it, and reconnecting spreads over its replicas.
+WATCH_SECONDS = (300, 600)
+#: Seconds without a sign of life (bookmarks included) after which a reflector is no longer healthy.
+CONTACT_LIMIT = 150.0
+
+
+class Sink(Protocol[T]):
+    """Who is told. Both are called on the event loop, in the server's order."""
+
+    async def replaced(self, items: list[T], keep: Iterable[Key]) -> None:
+        """A complete list; ``keep`` are keys that exist but could not be read."""
+
+    def changed(self, obj: T) -> None:
+        """An object was added or modified."""
+
+    def deleted(self, key: Key, last: T | None) -> None:
+        """An object is gone; ``last`` is its last state, None when that could not be read."""
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_status = msgspec.json.Decoder(Status).decode
+
+
+class _Garbled(Exception):  # noqa: N818
+    """A line that is no event: something may be lost, so list again."""
+
+
+@dataclass(slots=True)
+class ReflectorStatistics:
+    """Counts since the start, changed in place: copy it to compare."""
+
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    undecodable: int = 0
+    failures: int = 0
+
+
+class Reflector(Generic[T]):
+    """Drives one :class:`Sink`.
+
+    :param decode: see :func:`runtime.objects.decoder_for`
+    :param rng: the source of jitter
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        decode: Any,
+        sink: Sink[T],
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        page_size: int = 500,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._type = decode
+        self._decode = decoder_for(decode)
+        self._sink = sink
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._scope: dict[str, Any] = {
+            "namespace": namespace,
+            "label_selector": label_selector,
+            "field_selector": field_selector,
+        }
+        self._page_size = page_size
+        self._backoff = Backoff(clock, self._rng)
+        self._repeats = Repeats(clock)
+        self._version: str | None = None  # where to resume; None: list first
+        self._paging_expired = False
+        self._contact: float | None = None
+        self._running = False
+        self.statistics = ReflectorStatistics()
+
+    @property
+    def healthy(self) -> bool:
+        """True while it runs and has heard from the server lately; see :data:`CONTACT_LIMIT`."""
+        if not self._running or self._contact is None:
+            return False
+        return self._clock.monotonic() - self._contact <= CONTACT_LIMIT
+
+    @property
+    def resource_version(self) -> str | None:
+        """Where the next watch resumes; None before a list."""
+        return self._version
+
+    async def run(self) -> NoReturn:
+        """Run until cancelled. Whatever the server does is waited out; a programming error ends it."""
+        self._running = True
+        try:
+            while True:
+                delay = await self._round()
+                if delay is not None:
+                    await self._clock.sleep(delay)
+        finally:
+            self._running = False
+
+    async def _round(self) -> float | None:
+        """One list (if needed) and one watch; how long to wait before the next, None for not at all."""
+        try:
+            if self._version is None:
+                await self._list()
+            return await self._watch()
+        except Gone as error:
+            self._version = None
+            return self._failed(error)
+        except (_Garbled, Undecodable) as error:
+            self._version = None
+            return self._failed(error)
+        except TooManyRequests as error:
+            return self._failed(error, error.retry_after)
+        except ApiError as error:
+            return self._failed(error)
+
+    def _failed(self, error: Exception, at_least: float = 0.0) -> float:
+        self.statistics.failures += 1
+        delay = self._backoff.next(at_least)
+        line = explain(error)
+        if self._repeats.allows(line):
+            log.warning(line, resource=self._resource.key, retry_in=round(delay, 1))
+        return delay
+
+    def _heard(self) -> None:
+        self._contact = self._clock.monotonic()
+        if self._repeats.recovered():
+            log.info("reading again", resource=self._resource.key)
+
+    async def _list(self) -> None:
+        items: list[T] = []
+        keep: list[Key] = []
+        token = ""
+        # Pages that outlive the server's history: as a last resort all in one.
+        limit = None if self._paging_expired else self._page_size
+        while True:
+            try:
+                page = await self._client.list_page(
+                    self._resource, type=self._type, limit=limit, continue_token=token, **self._scope
+                )
+            except Gone:
+                self._paging_expired = True
+                raise
+            self._contact = self._clock.monotonic()
+            items += page.items
+            keep += page.undecodable
+            token = page.continue_token
+            if not token:
+                break
+        self._paging_expired = False
+        self.statistics.lists += 1
+        self.statistics.undecodable += len(keep)
+        await self._sink.replaced(items, keep)
+        self._version = page.resource_version
+        self._heard()
+
+    async def _watch(self) -> float | None:
+        assert self._version is not None
+        started = self._clock.monotonic()
+        heard_before = self.statistics.events + self.statistics.bookmarks
+        self.statistics.watches += 1
+        await self._client.watch_lines(
+            self._resource,
+            self._line,
+            resource_version=self._version,
+            timeout_seconds=self._rng.randint(*WATCH_SECONDS),
+            on_open=self._heard,
+            **self._scope,
+        )
+        self._contact = self._clock.monotonic()
+        if self.statistics.events + self.statistics.bookmarks == heard_before and self._contact - started < 1.0:
+            return self._backoff.next()  # a server that hangs up at once, e.g. while it shuts down
+        return None
+
+    def _line(self, line: bytes) -> None:
+        try:
+            event = _decode_event(line)
+        except msgspec.MsgspecError as error:
+            raise _Garbled(f"a watch line is not an event ({error}); listing again") from error
+        kind = event.type
+        if kind == "ERROR":
+            self._raise(event.object)
+        if kind == "BOOKMARK":
+            self.statistics.bookmarks += 1
+            self._advance(event.object)
+            return
+        if kind not in {"ADDED", "MODIFIED", "DELETED"}:
+            self.statistics.undecodable += 1
+            log.error("skipping a watch event of unknown type", resource=self._resource.key, type=kind)
+            self._advance(event.object)
+            return
+        try:
+            obj: T = self._decode(event.object)
+        except Undecodable as error:
+            self._skip(kind, event.object, error)
+            return
+        self.statistics.events += 1
+        if kind == "DELETED":
+            self._sink.deleted((obj.metadata.namespace or "", obj.metadata.name), obj)
+        else:
+            self._sink.changed(obj)
+        self._version = obj.metadata.resource_version or self._version
+        self._contact = self._clock.monotonic()
+
+    def _skip(self, kind: str, raw: msgspec.Raw, error: Undecodable) -> None:
+        """The kind's decoder refused it. Its old state stays, as that is nearer the truth than none.
+
+        A deletion counts.
+        """
+        self.statistics.undecodable += 1
+        meta = self._advance(raw)
+        key = (meta.namespace, meta.name)
+        log.error("skipping an object that cannot be read", resource=self._resource.key, key=key, error=str(error))
+        if kind == "DELETED":
+            self._sink.deleted(key, None)
+
+    def _advance(self, raw: msgspec.Raw) -> Any:
+        try:
+            meta = peek(raw).metadata
+        except msgspec.MsgspecError as error:
+            raise _Garbled(f"a watch event has no readable metadata ({error}); listing again") from error
+        self._version = meta.resource_version or self._version
+        self._contact = self._clock.monotonic()
+        return meta
+
+    def _raise(self, raw: msgspec.Raw) -> NoReturn:
+        try:
+            status = _decode_status(raw)
+        except msgspec.MsgspecError as error:
+            raise _Garbled(f"a watch ended with an unreadable ERROR ({error}); listing again") from error
+        raise from_status("GET", self._resource.path(self._scope["namespace"]), status)

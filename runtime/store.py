@@ -1,0 +1,213 @@
+"""The local copy of one resource: what the reflector last heard, with indexes.
+
+Objects are immutable and shared; a change is the replacement of one object by another. All methods are
+synchronous and run on the event loop's thread, so that a reader between two awaits sees one consistent state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+import structlog
+
+from runtime.objects import Key, Object, key_of
+
+T = TypeVar("T", bound=Object)
+EventType = Literal["add", "update", "delete"]
+IndexFunction = Callable[[T], Iterable[Hashable]]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Change(NamedTuple, Generic[T]):
+    """One difference between two states of the store.
+
+    add: ``old`` is None. update: both. delete: ``old`` is the object the store held, which handlers saw
+    last; ``new`` is its last state from the server, or None when the deletion was found out by listing.
+    """
+
+    type: EventType
+    old: T | None
+    new: T | None
+
+
+class Store(Generic[T]):
+    """Objects by (namespace, name), never mixing the states of two uids under one name."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, T] = {}
+        self._indexes: dict[str, _Index[T]] = {}
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, namespace: str | None, name: str) -> T | None:
+        """The object of that name; namespace ``""`` or None for cluster-scoped kinds."""
+        return self._objects.get((namespace or "", name))
+
+    def get_key(self, key: Key) -> T | None:
+        """The object of that key."""
+        return self._objects.get(key)
+
+    def values(self, namespace: str | None = None) -> list[T]:
+        """All objects, or those of one namespace, as a list of its own."""
+        if namespace is None:
+            return list(self._objects.values())
+        return [obj for (ns, _), obj in self._objects.items() if ns == namespace]
+
+    def keys(self) -> Collection[Key]:
+        """All keys, as a live view."""
+        return self._objects.keys()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._objects.values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._objects
+
+    # -- indexes --------------------------------------------------------------------------------------------------
+
+    def add_index(self, name: str, fn: IndexFunction[T]) -> None:
+        """Keep ``fn(obj)`` as keys for :meth:`by_index`; ``fn`` must depend on the object alone.
+
+        :raises ValueError: for a name that is taken
+        """
+        if name in self._indexes:
+            raise ValueError(f"index {name!r} exists already")
+        index = self._indexes[name] = _Index(name, fn)
+        for key, obj in self._objects.items():
+            index.put(key, obj)
+
+    def by_index(self, name: str, key: Hashable) -> list[T]:
+        """The objects filed under ``key``, in no particular order.
+
+        :raises KeyError: for an index nobody added
+        """
+        keys = self._indexes[name].keys.get(key)
+        return [self._objects[k] for k in keys] if keys else []
+
+    def index_keys(self, name: str) -> Collection[Hashable]:
+        """The keys under which something is filed."""
+        return self._indexes[name].keys.keys()
+
+    # -- changing (the reflector only) ----------------------------------------------------------------------------
+
+    def put(self, obj: T) -> tuple[Change[T], ...]:
+        """Take the new state of one object; nothing when it is not newer than what is held.
+
+        Another uid under the same name is a deletion and an addition.
+        """
+        key = key_of(obj)
+        old = self._objects.get(key)
+        if old is not None and _same(old, obj) and not _newer(obj, old):
+            return ()
+        self._set(key, obj)
+        return _changes(old, obj)
+
+    def remove(self, obj: T) -> tuple[Change[T], ...]:
+        """Forget the object of that name; ``obj`` is its last state."""
+        return self.remove_key(key_of(obj), obj)
+
+    def remove_key(self, key: Key, last: T | None = None) -> tuple[Change[T], ...]:
+        """Forget by key, when the last state could not be read or is unknown."""
+        old = self._objects.pop(key, None)
+        if old is None:
+            return ()
+        for index in self._indexes.values():
+            index.drop(key)
+        return (Change("delete", old, last if last is not None and _same(old, last) else None),)
+
+    def replace(self, objects: Iterable[T], keep: Iterable[Key] = ()) -> list[Change[T]]:
+        """Take a complete list as the truth, even where it is older, and return what differs; the swap is atomic.
+
+        :param keep: keys that exist on the server although no object is given: their state stays as it is
+        """
+        new = {key_of(obj): obj for obj in objects}
+        for key in keep:
+            if key not in new and key in self._objects:
+                new[key] = self._objects[key]
+        changes: list[Change[T]] = []
+        for key, old in list(self._objects.items()):
+            if key not in new:
+                changes += self.remove_key(key)
+            elif old is not new[key] and not (_same(old, new[key]) and _version(old) == _version(new[key])):
+                changes += _changes(old, new[key])
+                self._set(key, new[key])
+        for key, obj in new.items():
+            if key not in self._objects:
+                changes.append(Change("add", None, obj))
+                self._set(key, obj)
+        return changes
+
+    def _set(self, key: Key, obj: T) -> None:
+        self._objects[key] = obj
+        for index in self._indexes.values():
+            index.put(key, obj)
+
+
+class _Index(Generic[T]):
+    """Value -> the store keys filed under it, and back: an entry is dropped without asking the function again."""
+
+    __slots__ = ("_filed", "_fn", "_name", "keys")
+
+    def __init__(self, name: str, fn: IndexFunction[T]) -> None:
+        self._name = name
+        self._fn = fn
+        self._filed: dict[Key, tuple[Hashable, ...]] = {}
+        self.keys: dict[Hashable, dict[Key, None]] = {}
+
+    def put(self, key: Key, obj: T) -> None:
+        try:
+            values = tuple(self._fn(obj))
+        except Exception:
+            log.exception("an index function failed; the object is not filed", index=self._name, key=key)
+            values = ()
+        before = self._filed.get(key, ())
+        if values == before:
+            return
+        self._unfile(key, before)
+        for value in values:
+            self.keys.setdefault(value, {})[key] = None
+        if values:
+            self._filed[key] = values
+        else:
+            self._filed.pop(key, None)
+
+    def drop(self, key: Key) -> None:
+        self._unfile(key, self._filed.pop(key, ()))
+
+    def _unfile(self, key: Key, values: Iterable[Hashable]) -> None:
+        for value in values:
+            filed = self.keys.get(value)
+            if filed is not None:
+                filed.pop(key, None)
+                if not filed:
+                    del self.keys[value]
+
+
+def _same(a: Object, b: Object) -> bool:
+    return bool(a.metadata.uid == b.metadata.uid)
+
+
+def _version(obj: Object) -> str:
+    return obj.metadata.resource_version or ""
+
+
+def _newer(a: Object, b: Object) -> bool:
+    """Resource versions of one resource are ordered as numbers; anything else counts as newer when it differs."""
+    left, right = _version(a), _version(b)
+    try:
+        return int(left) > int(right)
+    except ValueError:
+        return left != right
+
+
+def _changes(old: T | None, new: T) -> tuple[Change[T], ...]:
+    if old is None:
+        return (Change("add", None, new),)
+    if _same(old, new):
+        return (Change("update", old, new),)
+    return (Change("delete", old, None), Change("add", None, new))
