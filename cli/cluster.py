@@ -117,9 +117,7 @@ def down(name: str, *, keep_logs: bool = False) -> None:
 
 
 @app.command(name="list")
-def list_(
-    *, output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table"
-) -> None:
+def list_(*, output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table") -> None:
     """List all clusters, dead ones too.
 
     Parameters
@@ -221,3 +219,7 @@ def _flags(values: Sequence[str]) -> dict[str, list[str]]:
             raise ClusterError(f"--flag {value}: write COMPONENT:--name=value")
         flags.setdefault(component, []).append(flag)
     return flags
+
+
+if __name__ == "__main__":
+    app()

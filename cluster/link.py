@@ -72,16 +72,12 @@ class Link:
             number = next(self._numbers)
             self._pending[number] = future
             assert self._process.stdin is not None
-            with contextlib.suppress(
-                OSError
-            ):  # the reader will find the supervisor gone, and fail the future
+            with contextlib.suppress(OSError):  # the reader will find the supervisor gone, and fail the future
                 self._process.stdin.write(json.dumps(command | {"id": number}).encode() + b"\n")
                 self._process.stdin.flush()
         return self._wait(future, timeout)
 
-    def run(
-        self, name: str, argv: list[str], env: dict[str, str], *, grace: float, cwd: Path | None = None
-    ) -> int:
+    def run(self, name: str, argv: list[str], env: dict[str, str], *, grace: float, cwd: Path | None = None) -> int:
         """Start a process in the cluster and return its pid."""
         what = {"name": name, "argv": argv, "env": env, "grace": grace, "cwd": str(cwd) if cwd else None}
         answer = self.request(run=what)
@@ -104,9 +100,7 @@ class Link:
                 raise ClusterError(f"the supervisor of cluster {self.layout.name!r} has ended")
             return False
 
-        wait_for(
-            f"cluster {self.layout.name!r}: {what}", alive_and_holds, timeout, f"; logs: {self.layout.logs}"
-        )
+        wait_for(f"cluster {self.layout.name!r}: {what}", alive_and_holds, timeout, f"; logs: {self.layout.logs}")
 
     def detach(self) -> None:
         """Let the cluster live on without us."""

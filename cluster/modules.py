@@ -1,4 +1,4 @@
-"""The provider that needs nothing but the Go module proxy: components built from modules, run as plain processes.
+"""The provider that needs only the Go module proxy: components built from modules, run as plain processes.
 
 etcd, kube-apiserver, kube-controller-manager and, on request, kube-scheduler are the real ones; nodes are
 kwok's.

@@ -95,7 +95,7 @@ def list_nodes(client: Client) -> list[dict[str, Any]]:
 
 
 def is_ready(item: Mapping[str, Any]) -> bool:
-    """Tell whether pods can be placed on a node: it reports Ready, and the taint for nodes that do not is gone."""
+    """Tell whether pods can be placed on a node: it is Ready, and has lost the taint for nodes that are not."""
     conditions = item.get("status", {}).get("conditions") or []
     taints = item.get("spec", {}).get("taints") or []
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions) and not any(

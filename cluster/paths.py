@@ -41,10 +41,12 @@ class Layout:
 
     @property
     def name(self) -> str:
+        """The cluster's name."""
         return self.root.name
 
     @property
     def state_file(self) -> Path:
+        """What is known of the cluster, see :mod:`cluster.state`."""
         return self.root / "cluster.json"
 
     @property
@@ -54,14 +56,17 @@ class Layout:
 
     @property
     def logs(self) -> Path:
+        """One file a component, and the audit log."""
         return self.root / "logs"
 
     @property
     def kubeconfig(self) -> Path:
+        """The administrator's."""
         return self.root / "kubeconfig"
 
     @property
     def audit_log(self) -> Path:
+        """One JSON event a line."""
         return self.logs / "audit.log"
 
     @property
@@ -70,4 +75,5 @@ class Layout:
         return self.root.parent.parent / "kept-logs" / self.name
 
     def log(self, component: str) -> Path:
+        """Return the log file of one process."""
         return self.logs / f"{component}.log"

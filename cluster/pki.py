@@ -1,4 +1,4 @@
-"""The keys of a throwaway control plane: one CA, one serving certificate for 127.0.0.1, the ServiceAccount key.
+"""The keys of a throwaway control plane: a CA, a serving certificate for 127.0.0.1, the ServiceAccount key.
 
 Clients verify the server by the CA in their kubeconfig, as they would on a real cluster. All of it lives as
 long as the cluster's folder.
@@ -84,9 +84,7 @@ def _certificate(
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .add_extension(
             x509.KeyUsage(
                 digital_signature=True,
@@ -106,9 +104,7 @@ def _certificate(
         names = [x509.DNSName("localhost"), x509.DNSName("kubernetes.default.svc")]
         addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         builder = builder.add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
-        builder = builder.add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-        )
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     return builder.sign(signer, hashes.SHA256())
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+
 def _stat(pid: int) -> tuple[str, int] | None:
     """Return the state letter and the start time of a process, or None if there is none."""
     try:
@@ -52,12 +53,7 @@ class Identity:
     def alive(self) -> bool:
         """Whether it still runs; a zombie has ended."""
         stat = _stat(self.pid)
-        return (
-            stat is not None
-            and stat[0] not in "ZX"
-            and stat[1] == self.start_time
-            and self.boot in ("", boot_id())
-        )
+        return stat is not None and stat[0] not in "ZX" and stat[1] == self.start_time and self.boot in ("", boot_id())
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal to this process and to no other; False if it is gone."""
@@ -70,7 +66,7 @@ class Identity:
             return False
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it has ended; False if it still runs after ``timeout`` seconds. It need not be our child."""
+        """Wait until it has ended, our child or not; False if it still runs after ``timeout`` seconds."""
         with self._pidfd() as fd:
             if fd is None:
                 return True

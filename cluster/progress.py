@@ -1,4 +1,4 @@
-"""Shows events of a cluster on a terminal: bars that move while something long goes on, plain lines elsewhere."""
+"""Shows events of a cluster: on a terminal bars that move while something long goes on, else plain lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN_INTERVAL = 15.0
 
 @contextlib.contextmanager
 def console_report(console: Console) -> Iterator[Report]:
-    """Give a report that shows on ``console`` (standard error, as a rule) for the length of a ``with`` block."""
+    """Give a report that shows events on ``console`` for the length of a ``with`` block."""
     if console.is_terminal:
         with _bars(console) as progress:
             yield _Bars(progress).report
@@ -70,7 +70,7 @@ class _Bars:
 
 
 class Lines:
-    """One plain line when a piece of work begins, every :data:`PLAIN_INTERVAL` seconds while it goes on, and at its end."""
+    """A plain line when a piece of work begins, every :data:`PLAIN_INTERVAL` seconds, and at its end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

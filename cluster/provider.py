@@ -46,7 +46,7 @@ class Provider(Protocol):
         ...
 
     def start(self, spec: ClusterSpec, link: Link, report: Report) -> Endpoint:
-        """Start the control plane: every process by ``link.run``, everything else with a ``cleanup`` registered first.
+        """Start the control plane: processes by ``link.run``, all else with a ``cleanup`` registered first.
 
         Returns when the API server answers ``/readyz``. On any error the caller ends what was started.
         """

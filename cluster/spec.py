@@ -51,14 +51,12 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SpecError(
-                f"{self.name!r} cannot be a cluster's name: use lower case letters, digits and dashes, at most 40, "
-                "beginning and ending with a letter or digit"
+                f"{self.name!r} cannot be a cluster's name: use lower case letters, digits and dashes, "
+                "at most 40, beginning and ending with a letter or digit"
             )
         if self.profile not in self.release.profiles:
             known = ", ".join(self.release.profiles)
-            raise SpecError(
-                f"Kubernetes {self.release.minor} has no profile {self.profile!r}; there is: {known}"
-            )
+            raise SpecError(f"Kubernetes {self.release.minor} has no profile {self.profile!r}; there is: {known}")
         if self.nodes < 0 or self.node_pods < 1 or self.racks < 1 or self.zones < 1:
             raise SpecError("nodes must not be negative; pods per node, racks and zones must be at least 1")
         for quantity in (self.node_cpu, self.node_memory):
@@ -66,9 +64,7 @@ class ClusterSpec:
                 raise SpecError(f"{quantity!r} is not a Kubernetes quantity (examples: 8, 500m, 32Gi)")
         for component in self.feature_gates:
             if component != "*" and component not in versions.GATED:
-                raise SpecError(
-                    f"{component!r} has no feature gates; these have: {', '.join(versions.GATED)}"
-                )
+                raise SpecError(f"{component!r} has no feature gates; these have: {', '.join(versions.GATED)}")
         for component, flags in self.flags.items():
             if component not in COMPONENTS:
                 raise SpecError(f"there is no component {component!r}; there is: {', '.join(COMPONENTS)}")
@@ -78,6 +74,7 @@ class ClusterSpec:
 
     @property
     def release(self) -> versions.Release:
+        """The Kubernetes version in full."""
         return versions.release(self.kubernetes)
 
     @property

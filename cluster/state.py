@@ -65,9 +65,7 @@ class State:
         """The processes that run now, by name, the supervisor among them."""
         if not self.supervisor.alive:
             return {}
-        return {"supervisor": self.supervisor.pid} | {
-            n: p.pid for n, p in self.processes.items() if not p.ended
-        }
+        return {"supervisor": self.supervisor.pid} | {n: p.pid for n, p in self.processes.items() if not p.ended}
 
     @property
     def died(self) -> dict[str, str]:
@@ -100,7 +98,7 @@ def write_private(path: Path, text: str) -> None:
     """Write a file as a whole, mode 0600 from the first byte."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.unlink(missing_ok=True)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     part.replace(path)
 

@@ -275,7 +275,7 @@ class Supervisor:
 
 
 def keep_logs(layout: Layout) -> Path:
-    """Move a cluster's logs to where they outlive it, in the place of those kept earlier; return that folder."""
+    """Move a cluster's logs to where they outlive it, in place of those kept earlier; return that folder."""
     shutil.rmtree(layout.kept_logs, ignore_errors=True)
     layout.kept_logs.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):

@@ -67,5 +67,6 @@ def release(kubernetes: str) -> Release:
         if wanted in (known.minor, known.version):
             return known
     raise SpecError(
-        f"Kubernetes {kubernetes!r} is not available; there is: {', '.join(r.version for r in RELEASES.values())}"
+        f"Kubernetes {kubernetes!r} is not available; there is: "
+        + ", ".join(known.version for known in RELEASES.values())
     )
