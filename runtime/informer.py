@@ -11,8 +11,9 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from runtime.client import SLICE, Client
+from runtime.client import Client
 from runtime.clock import Clock
+from runtime.exchange import SLICE
 from runtime.objects import Key, Object
 from runtime.reflector import Reflector, ReflectorStatistics
 from runtime.resources import Resource
