@@ -1,0 +1,149 @@
+"""The controllers' process: what it reads, what it runs, and that it waits for a cluster that is not ready for it."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+import anyio
+import structlog
+
+from api import names, v1beta1
+from api.model import PodGroup, Workload
+from api.wire import Job, Pod, PriorityClass
+from controllers import native
+from controllers.job import JobController
+from controllers.podgroup_protection import ProtectionController
+from controllers.pods import index, slim
+from controllers.resources import PODGROUPS, WORKLOADS
+from runtime import telemetry
+from runtime.backoff import Backoff, Repeats
+from runtime.client import Client
+from runtime.clock import Clock, SystemClock
+from runtime.errors import ApiError, NotFound, explain
+from runtime.events import EventRecorder
+from runtime.informer import Informer
+from runtime.kr8s_seam import connect
+from runtime.manager import Manager
+from runtime.memory import tune_gc
+from runtime.resources import JOBS, PODS, PRIORITYCLASSES
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+COMPONENT = f"{names.GROUP}/controllers"
+#: What is read, in the order in which a cluster that is not ready for us is told of.
+READ = (PODGROUPS, WORKLOADS, JOBS, PODS, PRIORITYCLASSES)
+
+_GATE = (
+    "turn on the feature gate GenericWorkload and serve scheduling.k8s.io/v1beta1 on the API server "
+    "(--runtime-config=scheduling.k8s.io/v1beta1=true)"
+)
+
+
+class Controllers:
+    """All informers and controllers of the process, wired to one client."""
+
+    def __init__(self, client: Client, clock: Clock, scheduler_names: Iterable[str] = (names.SCHEDULER_NAME,)) -> None:
+        self._client = client
+        self._clock = clock
+        self.jobs = Informer(client, JOBS, Job, clock=clock)
+        self.pods = Informer(client, PODS, Pod, clock=clock, transform=slim)
+        self.priority_classes = Informer(client, PRIORITYCLASSES, PriorityClass, clock=clock)
+        self.workloads: Informer[Workload] = Informer(client, WORKLOADS, clock=clock, decode=v1beta1.workload)
+        self.pod_groups: Informer[PodGroup] = Informer(client, PODGROUPS, clock=clock, decode=v1beta1.pod_group)
+        index(self.pods)
+        self.recorder = EventRecorder(client, COMPONENT, clock)
+        self.job = JobController(
+            client,
+            jobs=self.jobs,
+            workloads=self.workloads,
+            pod_groups=self.pod_groups,
+            pods=self.pods,
+            priority_classes=self.priority_classes,
+            recorder=self.recorder,
+            clock=clock,
+            scheduler_names=scheduler_names,
+        )
+        self.protection = ProtectionController(client, pod_groups=self.pod_groups, pods=self.pods, clock=clock)
+
+    def add_to(self, manager: Manager) -> None:
+        """Let the manager run all of it."""
+        for informer in (self.jobs, self.pods, self.priority_classes, self.workloads, self.pod_groups):
+            manager.add_informer(informer)
+        manager.add_controller(self.job.controller)
+        manager.add_controller(self.protection.controller)
+        manager.add_runnable("events", self.recorder.run, needs_leader=False)
+        manager.add_runnable("native-jobs probe", self._measure_native, may_return=True)
+
+    async def _measure_native(self) -> None:
+        await native.measure(self._client, self._clock, self.job.set_native)
+
+
+async def until_usable(client: Client, clock: Clock) -> None:
+    """Return once everything we read can be read; until then say what is missing, one line at a time."""
+    backoff, repeats = Backoff(clock, random.Random(), base=1.0), Repeats(clock)
+    for resource in READ:
+        while True:
+            try:
+                # A real request: discovery may list what is not served.
+                await client.list_page(resource, limit=1)
+            except ApiError as error:
+                delay = backoff.next()
+                line = explain(error)
+                if isinstance(error, NotFound) and resource in (PODGROUPS, WORKLOADS):
+                    line = f"cannot read {resource}: this API server does not serve {resource.api_version}; {_GATE}"
+                if repeats.allows(line):
+                    log.warning(f"waiting for the cluster: {line}")  # noqa: G004 - the line is the message
+                await clock.sleep(delay)
+            else:
+                break
+    if repeats.recovered():
+        log.info("the cluster is ready for us")
+
+
+async def run(
+    kubeconfig: Path | None,
+    context: str | None = None,
+    scheduler_names: Iterable[str] = (names.SCHEDULER_NAME,),
+    *,
+    json_logs: bool | None = None,
+) -> int:
+    """Run until stopped by a signal; return the exit status.
+
+    :raises ConfigError: the kubeconfig cannot be used
+    """
+    telemetry.setup("phalanx-controllers", json_logs=json_logs)
+    tune_gc()
+    clock = SystemClock()
+    api = await connect(kubeconfig, context, user_agent="phalanx-controllers")
+    try:
+        client = Client(api, clock=clock)
+        if not await _before_signal(client, clock):
+            return 0
+        manager = Manager(clock)
+        Controllers(client, clock, scheduler_names).add_to(manager)
+        return await manager.run()
+    finally:
+        await api.aclose()
+        telemetry.shutdown()
+
+
+async def _before_signal(client: Client, clock: Clock) -> bool:
+    """Wait for a usable cluster; false when told to stop first."""
+    usable = False
+    async with anyio.create_task_group() as group:
+
+        async def wait() -> None:
+            nonlocal usable
+            await until_usable(client, clock)
+            usable = True
+            group.cancel_scope.cancel()
+
+        group.start_soon(wait)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for signum in signals:
+                log.info("stopping", reason=signum.name)
+                group.cancel_scope.cancel()
+    return usable
