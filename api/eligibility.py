@@ -74,9 +74,7 @@ Verdict = Eligible | Ineligible | Misconfigured
 def unknown_annotations(job: Job) -> list[str]:
     """Annotations under our prefix that nothing reads, sorted: most often a typing error."""
     prefix = f"{names.GROUP}/"
-    return sorted(
-        key for key in job.metadata.annotations if key.startswith(prefix) and key not in KNOWN_ANNOTATIONS
-    )
+    return sorted(key for key in job.metadata.annotations if key.startswith(prefix) and key not in KNOWN_ANNOTATIONS)
 
 
 def marked(job: Job) -> bool:
@@ -195,9 +193,7 @@ def _min_count(job: Job, policy: str) -> int | Misconfigured:
         return _native_min_count(job.spec.scheduling) or parallelism
     field = f"metadata.annotations[{names.MIN_COUNT_ANNOTATION}]"
     if policy == "basic":
-        return Misconfigured(
-            field, "the basic policy has no minimum", "remove it, or ask for the gang policy"
-        )
+        return Misconfigured(field, "the basic policy has no minimum", "remove it, or ask for the gang policy")
     # int() would also take "+4", "4_0" and " 4 "; a count is digits.
     value = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= value <= parallelism:

@@ -123,17 +123,13 @@ class NodeSelector(_Wire, frozen=True):
 class NodeAffinity(_Wire, frozen=True):
     """Required terms only; preferences are read by the placement engine when it scores them."""
 
-    required: NodeSelector | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class PodAffinityTerms(_Wire, frozen=True):
     """Inter-pod (anti-)affinity: kept raw, only whether a hard rule exists is read today."""
 
-    required: list[dict[str, Any]] = msgspec.field(
-        default=[], name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required: list[dict[str, Any]] = msgspec.field(default=[], name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(_Wire, frozen=True):

@@ -1,0 +1,124 @@
+"""Writes the conditions the core decided: the latest for each object, retried until it stands or is moot.
+
+A condition is compared with the one last seen and written only where it says something else, so a restarted
+scheduler repeats nothing. Objects that are gone or made again are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from api import conditions, v1beta1
+from api.model import PodGroup
+from api.wire import Condition, Pod
+from runtime.client import Client
+from runtime.clock import Clock
+from runtime.controller import Controller
+from runtime.errors import Conflict, NotFound
+from runtime.resources import PODS, Resource
+from runtime.store import Store
+from runtime.workqueue import RateLimitingQueue
+from runtime.writes import apply_condition
+from scheduler.core.instructions import SetGroupCondition, SetPodCondition
+
+PODGROUPS = Resource(v1beta1.GROUP, v1beta1.VERSION, "podgroups", "PodGroup")
+
+#: One field manager per condition type, as server-side apply wants it.
+GROUP_MANAGER = "phalanx-scheduler-initially-scheduled"
+POD_MANAGER = "phalanx-scheduler-pod-scheduled"
+
+#: (kind, namespace, name).
+Target = tuple[Literal["PodGroup", "Pod"], str, str]
+
+WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    uid: str
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+class StatusWriter:
+    """Keeps the newest wanted condition per object and writes it from a rate-limited queue."""
+
+    def __init__(self, client: Client, clock: Clock, pods: Store[Pod], groups: Store[PodGroup]) -> None:
+        self._client = client
+        self._pods = pods
+        self._groups = groups
+        self._wanted: dict[Target, _Wanted] = {}
+        self._queue: RateLimitingQueue[Target] = RateLimitingQueue(clock, name="status", base=0.1, cap=30.0)
+        self.controller: Controller[Target] = Controller(
+            "status", self._write, self._queue, clock=clock, workers=WORKERS
+        )
+
+    def set_group(self, wanted: SetGroupCondition) -> None:
+        """Want PodGroupInitiallyScheduled to be so."""
+        self._want(
+            ("PodGroup", wanted.group.namespace, wanted.group.name),
+            _Wanted(wanted.group_uid, conditions.INITIALLY_SCHEDULED, wanted.status, wanted.reason, wanted.message),
+        )
+
+    def set_pod(self, wanted: SetPodCondition) -> None:
+        """Want PodScheduled=False to say so."""
+        self._want(
+            ("Pod", wanted.namespace, wanted.name),
+            _Wanted(wanted.uid, conditions.POD_SCHEDULED, "False", wanted.reason, wanted.message),
+        )
+
+    def _want(self, target: Target, wanted: _Wanted) -> None:
+        message = conditions.truncate(wanted.message, conditions.MAX_MESSAGE_BYTES)
+        self._wanted[target] = _Wanted(wanted.uid, wanted.type, wanted.status, wanted.reason, message)
+        # Groups first: there are few of them, and people look there.
+        self._queue.add(target, 1 if target[0] == "PodGroup" else 0)
+
+    async def _write(self, target: Target) -> None:
+        wanted = self._wanted.get(target)
+        if wanted is None:
+            return
+        kind, namespace, name = target
+        obj = (self._groups if kind == "PodGroup" else self._pods).get(namespace, name)
+        if obj is None or obj.metadata.uid != wanted.uid or _moot(obj, wanted):
+            self._wanted.pop(target, None)
+            return
+        current = conditions.find(obj.status.conditions, wanted.type)
+        try:
+            await apply_condition(
+                self._client,
+                PODGROUPS if kind == "PodGroup" else PODS,
+                name,
+                namespace,
+                {
+                    "type": wanted.type,
+                    "status": wanted.status,
+                    "reason": wanted.reason,
+                    "message": wanted.message,
+                },
+                GROUP_MANAGER if kind == "PodGroup" else POD_MANAGER,
+                current=msgspec.to_builtins(current) if current is not None else None,
+                uid=wanted.uid,
+                force=True,
+            )
+        except NotFound:
+            pass
+        except Conflict:
+            # The uid is another by now, or the write raced with one that is newer: look again.
+            if self._wanted.get(target) is wanted:
+                raise
+        if self._wanted.get(target) is wanted:
+            del self._wanted[target]
+
+
+def _moot(obj: Pod | PodGroup, wanted: _Wanted) -> bool:
+    """Whether the object moved on: a pod has a node, a group's True is terminal."""
+    if isinstance(obj, Pod):
+        return bool(obj.spec.node_name)
+    current: Iterable[Condition] = obj.status.conditions
+    return wanted.status == "False" and conditions.is_true(current, wanted.type)
