@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -171,12 +171,27 @@ class FakeClock(Clock):
     async def advance(self, seconds: float) -> None:
         """Advance timer by timer, letting every task run until it blocks before and after each.
 
-        Tasks blocked on a socket count as blocked: over real sockets, wait for the effect instead.
+        Tasks blocked on a socket or a thread count as blocked: over real sockets, wait for the effect instead.
         """
         end = self._monotonic + seconds
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         while (wait := self.next_timer) is not None and self._monotonic + wait <= end:
             self.tick(wait)
-            await anyio.wait_all_tasks_blocked()
+            await settle()
         self._monotonic = max(self._monotonic, end)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
+
+
+async def settle(limit: int = 10_000) -> None:
+    """Let every other task run until it waits for something; for tests.
+
+    ``anyio.wait_all_tasks_blocked`` does the same in steps of a tenth of a real second.
+
+    :raises RuntimeError: when some task never stops running
+    """
+    ready: Collection[object] | None = getattr(asyncio.get_running_loop(), "_ready", None)
+    for turn in range(limit):
+        await asyncio.sleep(0)
+        if (turn >= 100) if ready is None else not ready:
+            return
+    raise RuntimeError("a task is busy without end")

@@ -1,0 +1,1 @@
+"""Stand-ins that run in the test process."""

@@ -1,0 +1,423 @@
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+from structlog.testing import capture_logs
+
+from runtime.client import Client
+from runtime.clock import FakeClock, settle
+from runtime.exchange import CallNext, Request, Response
+from runtime.informer import Informer
+from runtime.reflector import CONTACT_LIMIT
+from tests.unit.fakes.apiserver import FakeApiServer, status
+
+from .things import THINGS, Recorder, Thing, content, make, running, thing, truth
+
+pytestmark = pytest.mark.anyio
+
+FORBIDDEN = (
+    'things.test.dev is forbidden: User "system:serviceaccount:phalanx-system:controllers" cannot list resource '
+    '"things" in API group "test.dev" at the cluster scope'
+)
+
+
+async def test_lists_then_watches(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a"))
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.put(THINGS, thing("b"))
+        server.put(THINGS, thing("a", size=2))
+        server.remove(THINGS, "b", "ns")
+        await settle()
+        assert seen.summary == ["add a", "add b", "update a", "delete b"]
+        assert content(informer) == truth(server)
+        assert informer.healthy
+    assert not informer.healthy, "a reflector that does not run is not healthy"
+
+
+async def test_synced_means_the_handlers_know_all(server: FakeApiServer, clock: FakeClock) -> None:
+    for n in range(7):
+        server.put(THINGS, thing(f"t{n}"))
+    informer, known_when_synced = make(server, clock, page_size=3), []
+    informer.add_handler(lambda *_: known_when_synced.append(informer.synced.is_set()))
+    async with running(informer.run):
+        assert informer.synced.is_set()
+        assert known_when_synced == [False] * 7
+    assert [r.params["limit"] for r in server.seen("GET", watch=False) if r.params] == ["3", "3", "3"]
+
+
+async def test_a_late_handler_is_told_what_is_there(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a"))
+    informer, late = make(server, clock), Recorder()
+    async with running(informer.run):
+        informer.add_handler(late)
+        server.put(THINGS, thing("a", size=2))
+        await settle()
+        assert late.summary == ["add a", "update a"]
+
+
+async def test_a_deletion_missed_while_disconnected_is_told_once(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a", color="red"))
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.fail("refuse", times=1)
+        server.end_watches("reset")
+        server.remove(THINGS, "a", "ns")
+        server.compact()
+        await clock.advance(120)
+        deletions = [event for event in seen.events if event[0] == "delete"]
+        assert len(deletions) == 1
+        _, old, new = deletions[0]
+        assert old is not None
+        assert old.spec.color == "red", "the last known object"
+        assert new is None, "nobody told its last state"
+        assert content(informer) == truth(server) == {}
+
+
+@pytest.mark.parametrize("missed", [False, True])
+async def test_recreation_is_a_deletion_and_an_addition(server: FakeApiServer, clock: FakeClock, missed: bool) -> None:
+    server.put(THINGS, thing("a", color="red"))
+    informer, seen = make(server, clock), Recorder()
+    informer.store.add_index("color", lambda o: [o.spec.color])
+    informer.add_handler(seen)
+    async with running(informer.run):
+        if missed:
+            server.end_watches("reset")
+        server.remove(THINGS, "a", "ns")
+        server.put(THINGS, thing("a", color="blue"))
+        if missed:
+            server.compact()
+        await clock.advance(60)
+        assert seen.summary == ["add a", "delete a", "add a"]
+        first, second = seen.events[0][2], seen.events[2][2]
+        assert first is not None
+        assert second is not None
+        assert first.metadata.uid != second.metadata.uid
+        assert informer.store.by_index("color", "red") == []
+        assert [o.spec.color for o in informer.store.by_index("color", "blue")] == ["blue"]
+
+
+@pytest.mark.parametrize("how", ["status", "event"])
+async def test_410_lists_once_and_never_resumes_there(server: FakeApiServer, clock: FakeClock, how: str) -> None:
+    server.gone_as = how  # type: ignore[assignment]
+    informer = make(server, clock)
+    async with running(informer.run):
+        await clock.advance(5)
+        server.end_watches()
+        server.put(THINGS, thing("a"))
+        server.compact()
+        expired = [r.params["resourceVersion"] for r in server.seen("GET", watch=True) if r.params][-1]
+        await settle()
+        assert len(server.seen("GET", watch=False)) == 1, "only after a back-off"
+        await clock.advance(0.8)
+        assert len(server.seen("GET", watch=False)) == 2
+        assert content(informer) == truth(server)
+        versions = [r.params["resourceVersion"] for r in server.seen("GET", watch=True) if r.params]
+        assert versions.count(expired) == 2, "once for the first watch, once to learn that it is gone"
+        assert versions[-1] == str(server.version)
+
+
+async def test_a_clean_close_resumes_without_a_list(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a"))
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.put(THINGS, thing("b"))
+        await settle()
+        last = str(server.version)
+        server.end_watches()
+        server.put(THINGS, thing("c"))
+        await settle()
+        assert seen.summary == ["add a", "add b", "add c"]
+        assert len(server.seen("GET", watch=False)) == 1
+        assert server.seen("GET", watch=True)[-1].params["resourceVersion"] == last  # type: ignore[index]
+        assert clock.slept == [], "a server that ends a watch in its own time is not a failure"
+
+
+async def test_a_bookmark_moves_the_version_and_is_nothing_else(server: FakeApiServer, clock: FakeClock) -> None:
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.put(THINGS, thing("elsewhere"))
+        await settle()
+        seen.events.clear()
+        server.version += 50  # other resources' writes
+        server.bookmark()
+        await settle()
+        server.end_watches()
+        await settle()
+        request = server.seen("GET", watch=True)[-1]
+        assert request.params["resourceVersion"] == str(server.version)  # type: ignore[index]
+        assert request.params["allowWatchBookmarks"] == "true"  # type: ignore[index]
+        assert seen.events == []
+
+
+async def test_a_server_that_hangs_up_at_once_is_not_asked_in_a_loop(server: FakeApiServer, clock: FakeClock) -> None:
+    server.fail(Response(200, chunks=None), watch=True, times=1000)
+    informer = make(server, clock)
+    async with running(informer.run):
+        await clock.advance(60)
+        assert 3 < len(server.seen("GET", watch=True)) < 30
+
+
+async def test_a_silent_stream_is_given_up_and_resumed(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.watches[0].stalled = True
+        await clock.advance(50)
+        server.put(THINGS, thing("a"))  # stuck in the half-open connection
+        await clock.advance(24)
+        assert len(server.seen("GET", watch=True)) == 1
+        await clock.advance(2)
+        assert len(server.seen("GET", watch=True)) == 2
+        assert len(server.seen("GET", watch=False)) == 1, "no list"
+        assert content(informer) == truth(server)
+
+
+async def test_bookmarks_keep_a_quiet_stream_alive(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        for _ in range(5):
+            await clock.advance(60)
+            server.bookmark()
+            await settle()
+        assert len(server.seen("GET", watch=True)) == 1
+        assert informer.healthy
+
+
+async def test_an_expired_continue_token_starts_the_list_over(server: FakeApiServer, clock: FakeClock) -> None:
+    for n in range(5):
+        server.put(THINGS, thing(f"t{n}"))
+    views: list[int] = []
+    informer = make(server, clock, page_size=2)
+
+    def expire(_request: Request) -> Response:
+        views.append(len(informer.store))
+        server.remove(THINGS, "t0", "ns")  # between two pages
+        return status(410, "Expired", "The provided continue parameter is too old")
+
+    async with running(informer.run):
+        assert len(informer.store) == 5
+        server.compact()
+        server.fail(expire, path="things", watch=False, times=0)
+        server.faults[-1].matches = lambda r: "continue" in (r.params or {})
+        server.faults[-1].times = 1
+        server.end_watches("reset")
+        server.put(THINGS, thing("t9"))
+        server.compact()
+        await clock.advance(60)
+        assert views == [5], "the old state stays readable until the new one is whole"
+        assert content(informer) == truth(server)
+        assert len(informer.store) == 5
+
+
+async def test_handler_exceptions_are_counted_and_harmless(server: FakeApiServer, clock: FakeClock) -> None:
+    informer, seen = make(server, clock), Recorder()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    informer.add_handler(broken)
+    informer.add_handler(seen)
+    async with running(informer.run):
+        with capture_logs() as logs:
+            server.put(THINGS, thing("a"))
+            server.put(THINGS, thing("b"))
+            await settle()
+        assert seen.summary == ["add a", "add b"]
+        assert informer.statistics.handler_errors == 2
+        assert "broken" in logs[0]["handler"]
+
+
+async def test_429_waits_as_long_as_it_is_told(server: FakeApiServer, clock: FakeClock) -> None:
+    server.fail(status(429, "TooManyRequests", retryAfterSeconds=17), watch=False)
+    informer = make(server, clock, rng=random.Random(1))
+    async with running(informer.run):
+        await clock.advance(16.9)
+        assert len(server.seen("GET")) == 1
+        await clock.advance(1)
+        assert informer.synced.is_set()
+
+
+async def test_failures_back_off_to_a_cap_and_are_forgotten(server: FakeApiServer, clock: FakeClock) -> None:
+    class Highest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return b
+
+    server.fail("refuse", times=9)
+    informer = make(server, clock, rng=Highest())
+    async with running(informer.run):
+        await clock.advance(141)
+        assert clock.slept == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0]
+        assert informer.synced.is_set()
+        for _ in range(5):  # healthy for a while
+            await clock.advance(60)
+            server.bookmark()
+            await settle()
+        server.fail("refuse", times=1)
+        server.end_watches("reset")
+        await clock.advance(5)
+        # The reset is the first failure of a new series, and the refusal the second.
+        assert clock.slept[9:] == [0.8, 1.6]
+
+
+async def test_jitter_is_full(clock: FakeClock, server: FakeApiServer) -> None:
+    server.fail("refuse", times=40)
+    informer = make(server, clock, rng=random.Random(7))
+    async with running(informer.run):
+        await clock.advance(600)
+        late = clock.slept[8:40]
+        assert max(late) <= 30
+        assert min(late) < 10 < 20 < max(late)
+
+
+@pytest.mark.parametrize(
+    ("line", "lists", "logged"),
+    [
+        (b"this is not JSON\n", 2, "not an event"),
+        (b'{"type":"ADDED","object":[]}\n', 2, "no readable metadata"),
+        (b'{"type":"WEIRD","object":{"metadata":{"resourceVersion":"900"}}}\n', 1, "unknown type"),
+        (b'{"type":"ADDED","object":{"metadata":{"name":"x","uid":"u"},"spec":7}}\n', 1, "cannot be read"),
+        (b'{"type":"ERROR","object":{"code":500,"message":"etcd has no leader"}}\n', 1, "etcd has no leader"),
+    ],
+)
+async def test_a_bad_line_is_never_a_dead_task(
+    server: FakeApiServer, clock: FakeClock, line: bytes, lists: int, logged: str
+) -> None:
+    informer = make(server, clock)
+    with capture_logs() as logs:
+        async with running(informer.run):
+            server.send_raw(line)
+            await clock.advance(1)
+            server.put(THINGS, thing("after"))
+            await settle()
+            assert len(server.seen("GET", watch=False)) == lists
+            assert content(informer) == truth(server)
+    assert sum(logged in str(entry) for entry in logs) == 1
+
+
+async def test_an_unreadable_object_keeps_its_last_state_until_deleted(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a", color="red"))
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.put(THINGS, thing("a", color=["not", "a", "string"]))
+        await settle()
+        assert [o.spec.color for o in informer.store] == ["red"]
+        server.end_watches("reset")
+        server.compact()
+        server.put(THINGS, thing("b"))
+        server.compact()
+        await clock.advance(30)
+        assert informer.statistics.reflector.lists == 2
+        assert seen.summary == ["add a", "add b"], "a list that cannot be read whole deletes nothing"
+        server.remove(THINGS, "a", "ns")
+        await settle()
+        assert seen.summary[-1] == "delete a"
+        assert informer.statistics.reflector.undecodable == 3
+
+
+async def test_a_failing_list_says_so_once_a_minute_and_recovers(server: FakeApiServer, clock: FakeClock) -> None:
+    server.fail(status(403, "Forbidden", FORBIDDEN), watch=False, times=40)
+    informer = make(server, clock)
+    with capture_logs() as logs:
+        async with running(informer.run):
+            await clock.advance(59)
+            warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+            assert len(server.seen("GET")) > 3
+            assert len(warnings) == 1
+            assert "ServiceAccount phalanx-system/controllers" in warnings[0]["event"]
+            assert "'list' on things.test.dev" in warnings[0]["event"]
+            await clock.advance(240)
+            warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+            assert 3 <= len(warnings) <= 5
+            server.faults.clear()
+            await clock.advance(31)
+            assert informer.synced.is_set()
+    assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["reading again"]
+
+
+async def test_silence_longer_than_a_reconnect_is_unhealthy(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.end_watches("reset")
+        server.fail("refuse", times=10**6)
+        await clock.advance(CONTACT_LIMIT - 2)
+        assert informer.healthy
+        await clock.advance(4)
+        assert not informer.healthy
+        server.faults.clear()
+        await clock.advance(31)
+        assert informer.healthy
+
+
+async def test_a_programming_error_ends_the_reflector(server: FakeApiServer, clock: FakeClock) -> None:
+    async def broken(request: Request, call_next: CallNext) -> Response:
+        raise ZeroDivisionError
+
+    informer = Informer(server.client(clock, interceptors=[broken]), THINGS, Thing, clock=clock)
+    with pytest.raises(ZeroDivisionError):
+        await informer.run()
+    assert not informer.healthy
+
+
+async def test_selectors_namespace_and_transform(server: FakeApiServer, clock: FakeClock) -> None:
+    for name, namespace, color in (("a", "ns", "red"), ("b", "ns", "blue"), ("c", "other", "red")):
+        server.put(THINGS, thing(name, namespace, color=color, size=9))
+    informer = make(
+        server,
+        clock,
+        namespace="ns",
+        field_selector="spec.color!=blue",
+        transform=lambda o: msgspec.structs.replace(o, spec=msgspec.structs.replace(o.spec, size=0)),
+    )
+    seen = Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.put(THINGS, thing("a", color="blue"))
+        server.put(THINGS, thing("d", color="red", size=3))
+        await settle()
+        assert seen.summary == ["add a", "delete a", "add d"], "out of the selector is a deletion"
+        assert [o.spec.size for o in informer.store] == [0]
+
+
+async def test_a_pydantic_kind(server: FakeApiServer, clock: FakeClock) -> None:
+    class PMeta(BaseModel):
+        name: str
+        namespace: str | None = None
+        uid: str | None = None
+        resource_version: str | None = Field(default=None, alias="resourceVersion")
+
+    class PThing(BaseModel):
+        metadata: PMeta
+
+    server.put(THINGS, thing("a"))
+    informer = Informer(server.client(clock), THINGS, PThing, clock=clock)
+    async with running(informer.run):
+        found = informer.store.get("ns", "a")
+        assert isinstance(found, PThing)
+        assert found.metadata.resource_version == str(server.version)
+
+
+async def test_cached_objects_cannot_be_changed(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a"))
+    informer = make(server, clock)
+    async with running(informer.run):
+        obj = informer.store.get("ns", "a")
+        with pytest.raises(AttributeError):
+            obj.spec.color = "black"  # type: ignore[union-attr,misc]
+
+
+async def test_many_informers_share_a_client(server: FakeApiServer, clock: FakeClock) -> None:
+    client: Client = server.client(clock)
+    informers = [Informer(client, THINGS, Thing, clock=clock, namespace=f"n{i}") for i in range(20)]
+    async with running(*(informer.run for informer in informers)):
+        server.put(THINGS, thing("a", "n7"))
+        await settle()
+        assert [len(informer.store) for informer in informers] == [int(i == 7) for i in range(20)]
+    assert server.watches == [], "no stream outlives its informer"
