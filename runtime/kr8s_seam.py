@@ -10,7 +10,6 @@ change. Private names relied on, each with a contract test: ``_instances``, ``_s
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import anyio
 import httpx
 import kr8s.asyncio
 
+from runtime import kubeconfig as config
+from runtime.clock import Clock, SystemClock
 from runtime.errors import ConfigError
-from runtime.kubeconfig import check_kubeconfig
 from runtime.transport import AiohttpTransport
 
 #: Seconds after which the projected ServiceAccount token is read again; the kubelet rotates it well before it expires.
@@ -27,18 +27,16 @@ TOKEN_MAX_AGE = 60.0
 
 
 class FastApi(kr8s.asyncio.Api):
-    """kr8s's Api with a session that is never replaced. Made by :func:`connect`.
+    """kr8s's Api with a session that is never replaced. Made by :func:`connect`; hold it, kr8s does not."""
 
-    Hold it, kr8s keeps weak references only.
-    """
-
-    def __init__(self, *, user_agent: str, **kwargs: Any) -> None:
+    def __init__(self, *, user_agent: str, clock: Clock | None = None, **kwargs: Any) -> None:
         super().__init__(bypass_factory=True, **kwargs)
         # kr8s hands any registered Api to whoever asks for "the" Api: ours cannot exec or port-forward.
         for instances in kr8s.asyncio.Api._instances.values():
             for key in [key for key, api in instances.items() if api is self]:
                 del instances[key]
         self._user_agent = user_agent
+        self._clock = clock or SystemClock()
         self._transport: AiohttpTransport | None = None
         self._token_file: Path | None = None
         self._token_read = 0.0
@@ -55,11 +53,9 @@ class FastApi(kr8s.asyncio.Api):
 
     def _construct_url(self, version: str = "v1", base: str = "", namespace: str | None = None, url: str = "") -> str:
         # Whole paths pass through; kr8s would add a slash to them.
-        return (
-            base
-            if base and not (version or namespace or url)
-            else super()._construct_url(version, base, namespace, url)
-        )
+        if base and not (version or namespace or url):
+            return base
+        return super()._construct_url(version, base, namespace, url)
 
     async def _create_session(self) -> None:
         """Make the session once; later calls (kr8s makes them after every 401 or 403) renew credentials in place."""
@@ -73,11 +69,7 @@ class FastApi(kr8s.asyncio.Api):
                 "Accept": "application/json",
                 "Accept-Encoding": "identity",  # unzipping a page of pods costs as much as decoding it
             }
-            options: dict[str, Any] = {
-                "base_url": self.auth.server,
-                "timeout": httpx.Timeout(30.0),
-                "headers": headers,
-            }
+            options: dict[str, Any] = {"base_url": self.auth.server, "timeout": 30.0, "headers": headers}
             if os.environ.get("PHALANX_TRANSPORT") == "kr8s":
                 options |= {"verify": context, "proxy": self.auth.proxy}
             else:
@@ -90,10 +82,7 @@ class FastApi(kr8s.asyncio.Api):
             session.headers["Authorization"] = f"Bearer {self.auth.token.strip()}"
 
     def _forget_key_files(self) -> None:
-        """Delete what kr8s wrote to the temporary directory for inline certificates and keys.
-
-        The TLS context has them.
-        """
+        """Delete the inline certificates and keys that kr8s wrote to temporary files; the TLS context has them."""
         auth = self.auth
         for section, field, attribute in (
             (auth._user, "client-key-data", "client_key_file"),
@@ -108,15 +97,15 @@ class FastApi(kr8s.asyncio.Api):
         await self.auth.reauthenticate()
         if not self.auth.active_context and self.auth.server:
             self._token_file = Path(self.auth._serviceaccount) / "token"
-        self._token_read = time.monotonic()
+        self._token_read = self._clock.monotonic()
         await self._create_session()
         self.generation += 1
 
     async def refresh_token(self) -> None:
         """Pick up a rotated ServiceAccount token; one look at the clock unless it is due."""
-        if self._token_file is None or time.monotonic() - self._token_read < TOKEN_MAX_AGE:
+        if self._token_file is None or self._clock.monotonic() - self._token_read < TOKEN_MAX_AGE:
             return
-        self._token_read = time.monotonic()  # first, so that concurrent requests do not all read it
+        self._token_read = self._clock.monotonic()  # first, so that concurrent requests do not all read it
         token = (await anyio.Path(self._token_file).read_text()).strip()
         if token and token != self.auth.token and self._session is not None:
             self.auth.token = token
@@ -128,21 +117,31 @@ class FastApi(kr8s.asyncio.Api):
             await self._session.aclose()
 
 
-async def connect(kubeconfig: str | Path | None = None, context: str | None = None, *, user_agent: str) -> FastApi:
+async def connect(
+    kubeconfig: str | Path | None = None,
+    context: str | None = None,
+    *,
+    user_agent: str,
+    clock: Clock | None = None,
+) -> FastApi:
     """Log in without asking the server anything.
 
-    :param kubeconfig: file, or several joined by ``:``; default ``$KUBECONFIG``, ``~/.kube/config``, then
-        the ServiceAccount
+    :param kubeconfig: file, or several joined by ``:``; default ``$KUBECONFIG``, ``~/.kube/config``, the ServiceAccount
     :raises ConfigError: naming the file, the field and the remedy
     """
-    path = check_kubeconfig(kubeconfig, context)
-    api = FastApi(user_agent=user_agent, kubeconfig=path, context=context)
+    path = config.check_kubeconfig(kubeconfig, context)
+    api = FastApi(
+        user_agent=user_agent,
+        clock=clock,
+        kubeconfig=path,
+        context=context,
+        serviceaccount=str(config.SERVICE_ACCOUNT),
+    )
     try:
         await api.login()
     except Exception as error:
-        source = path or "the ServiceAccount's files"
+        source = path or f"the ServiceAccount in {config.SERVICE_ACCOUNT}"
         text = f"missing {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise ConfigError(
-            f"cannot log in with {source}: {text}; try `kubectl get --raw /version` with the same file"
-        ) from error
+        remedy = "try `kubectl get --raw /version` with the same file"
+        raise ConfigError(f"cannot log in with {source}: {text}; {remedy}") from error
     return api

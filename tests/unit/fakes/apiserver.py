@@ -12,6 +12,7 @@ import copy
 import itertools
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 import anyio
 import httpx
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 
 from runtime.client import APPLY_PATCH, JSON_PATCH, STRATEGIC_PATCH, Client
 from runtime.clock import Clock
@@ -412,15 +413,15 @@ class FakeApiServer:
     # -- over HTTP ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[str]:
+    async def serve(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         """Serve on a free local port; yields the URL."""
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_route("*", "/{tail:.*}", self._http)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
-        self.url = "http://{}:{}".format(*runner.addresses[0])
+        self.url = "{}://{}:{}".format("https" if tls else "http", *runner.addresses[0])
         try:
             yield self.url
         finally:
@@ -448,6 +449,8 @@ class FakeApiServer:
         try:
             async for chunk in response.chunks:
                 await stream.write(chunk)
+        except ClientConnectionResetError:
+            pass  # the client went away
         except httpx.ReadError:
             assert web_request.transport is not None
             web_request.transport.abort()

@@ -1,0 +1,173 @@
+"""Any mix of writes, drops, expiries, duplicates and silences: the store ends as the server is, and never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from typing import Any
+
+import structlog
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from runtime.clock import FakeClock, settle
+from runtime.objects import key_of
+from runtime.store import EventType
+from tests.unit.fakes.apiserver import FakeApiServer, Response, status
+
+from .things import THINGS, Thing, content, make, thing, truth
+
+names = st.sampled_from(["a", "b", "c", "d"])
+colors = st.sampled_from(["red", "green", "blue"])
+failures: st.SearchStrategy[Response | str] = st.sampled_from(
+    [
+        "refuse",
+        "reset",
+        status(503, "ServiceUnavailable"),
+        status(429, "TooManyRequests", retryAfterSeconds=3),
+        status(410, "Expired"),
+        status(403, "Forbidden"),
+    ]
+)
+
+
+class InformerMachine(RuleBasedStateMachine):
+    @initialize(seed=st.integers(0, 2**16), page=st.integers(1, 3))
+    def start(self, seed: int, page: int) -> None:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        self.runner = asyncio.Runner()
+        self.clock = FakeClock()
+        self.server = FakeApiServer()
+        self.mirror: dict[tuple[str, str], Thing] = {}
+        self.highest: dict[tuple[str, str], int] = {}
+        self.resumed_at = 0
+        self.expired: set[str] = set()
+
+        async def begin() -> asyncio.Task[Any]:
+            self.informer = make(self.server, self.clock, rng=random.Random(seed), page_size=page)
+            self.informer.store.add_index("color", lambda o: [o.spec.color])
+            self.informer.add_handler(self.handle)
+            task = asyncio.ensure_future(self.informer.run())
+            await settle()
+            return task
+
+        self.task = self.runner.run(begin())
+
+    def handle(self, event: EventType, old: Thing | None, new: Thing | None) -> None:
+        obj = new or old
+        assert obj is not None
+        key = key_of(obj)
+        if event == "add":
+            assert key not in self.mirror
+            assert new is not None
+            self.mirror[key] = new
+        elif event == "update":
+            assert old is self.mirror[key]
+            assert new is not None
+            assert new.metadata.uid == old.metadata.uid, "one uid a life"
+            self.mirror[key] = new
+        else:
+            assert old is self.mirror.pop(key), "each deletion once, with the object that was known"
+        if event != "delete":
+            assert new is not None
+            version = int(new.metadata.resource_version)
+            assert version > self.highest.get(key, 0), "never back"
+            self.highest[key] = version
+
+    def let_run(self) -> None:
+        self.runner.run(settle())
+
+    @rule(name=names, color=colors, wait=st.booleans())
+    def put(self, name: str, color: str, wait: bool) -> None:
+        self.server.put(THINGS, thing(name, color=color))
+        if wait:
+            self.let_run()
+
+    @rule(name=names)
+    def remove(self, name: str) -> None:
+        if self.server.get(THINGS, name, "ns"):
+            self.server.remove(THINGS, name, "ns")
+
+    @rule(name=names, color=colors)
+    def recreate(self, name: str, color: str) -> None:
+        self.remove(name)
+        self.server.put(THINGS, thing(name, color=color))
+
+    @rule(how=st.sampled_from(["closed", "reset"]))
+    def disconnect(self, how: Any) -> None:
+        self.server.end_watches(how)
+
+    @rule(how=st.sampled_from(["status", "event"]))
+    def compact(self, how: Any) -> None:
+        self.server.gone_as = how
+        self.server.compact()
+
+    @rule()
+    def bookmark(self) -> None:
+        self.server.bookmark()
+
+    @rule(back=st.integers(1, 3))
+    def duplicate(self, back: int) -> None:
+        for _, collection, kind, obj, old in self.server.history[-back:]:
+            for watch in self.server.watches:
+                if kind != "DELETED":
+                    self.server._offer(watch, collection, kind, obj, old)
+
+    @rule(outcome=failures, watch=st.booleans(), times=st.integers(1, 3))
+    def fail(self, outcome: Any, watch: bool, times: int) -> None:
+        self.server.fail(outcome, watch=watch, times=times)
+
+    @rule(line=st.sampled_from([b"{]\n", b'{"type":"NEW","object":{"metadata":{}}}\n']))
+    def garble(self, line: bytes) -> None:
+        self.server.send_raw(line)
+
+    @rule()
+    def stall(self) -> None:
+        for watch in self.server.watches:
+            watch.stalled = True
+
+    @rule(seconds=st.sampled_from([0.1, 1, 10, 80]))
+    def pass_time(self, seconds: float) -> None:
+        self.runner.run(self.clock.advance(seconds))
+
+    @invariant()
+    def consistent(self) -> None:
+        if not hasattr(self, "informer"):
+            return
+        store = self.informer.store
+        assert {key_of(o): o for o in store} == self.mirror, "handlers know what the store has"
+        for color in ("red", "green", "blue"):
+            assert {key_of(o) for o in store.by_index("color", color)} == {
+                key_of(o) for o in store if o.spec.color == color
+            }
+        assert not self.task.done()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "runner"):
+            return
+        self.server.faults.clear()
+        for watch in self.server.watches:
+            watch.stalled = False
+            watch.wake()
+        self.runner.run(self.clock.advance(100))
+        try:
+            self.consistent()
+            assert content(self.informer) == truth(self.server)
+            assert self.informer.synced.is_set()
+        finally:
+            self.task.cancel()
+
+            async def end() -> None:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.task
+
+            self.runner.run(end())
+            self.runner.close()
+            structlog.reset_defaults()
+
+
+TestInformerMachine = InformerMachine.TestCase
+TestInformerMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
