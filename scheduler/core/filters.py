@@ -12,9 +12,9 @@ from api.wire import NodeSelectorTerm, SelectorRequirement, Taint, Toleration
 from scheduler.core.nodes import UNSCHEDULABLE_TAINT, Bools, NodeTable
 from scheduler.core.signature import Signature
 
-NODE_NAME = "node name does not match spec.nodeName"
-NODE_SELECTOR = "node does not match the pod's node selector or affinity"
-UNSCHEDULABLE = "node is unschedulable (cordoned)"
+NODE_NAME = "not the node of spec.nodeName"
+NODE_SELECTOR = "no match for the pod's node selector or affinity"
+UNSCHEDULABLE = "unschedulable (cordoned)"
 
 
 def static(table: NodeTable, signature: Signature) -> tuple[Bools, list[tuple[str, Bools]]]:
@@ -128,4 +128,4 @@ def _taint_reason(taint: Taint) -> str:
     if taint == UNSCHEDULABLE_TAINT:
         return UNSCHEDULABLE
     value = f"={taint.value}" if taint.value else ""
-    return f"node has the untolerated taint {{{taint.key}{value}:{taint.effect}}}"
+    return f"untolerated taint {{{taint.key}{value}:{taint.effect}}}"

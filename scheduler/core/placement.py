@@ -16,7 +16,7 @@ from scheduler.core import filters
 from scheduler.core.nodes import Bools, Ints, NodeTable
 from scheduler.core.signature import Signature, conflicts
 
-HOST_PORTS = "node has no free host ports for the pod"
+HOST_PORTS = "host port in use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _reasons(
         counts[HOST_PORTS] = int((passing & blocked).sum())
     mine = left & (per_row > 0)
     if mine.any():
-        counts["node is filled by members of this group"] = int(mine.sum())
+        counts["filled by members of this group"] = int(mine.sum())
         left = left & ~mine
     for name, column in table.resources.items():
         if not need[column]:
@@ -138,7 +138,7 @@ def _reasons(
         small = left & (table.allocatable[:, column] < need[column])
         full = left & ~small & (free[:, column] < need[column])
         for mask, words in (
-            (small, f"node is too small: not enough allocatable {name}"),
+            (small, f"too small (allocatable {name})"),
             (full, f"Insufficient {name}"),
         ):
             if mask.any():

@@ -174,7 +174,7 @@ def test_one_message_with_counts_by_reason():
             "default/g",
             "False",
             "0 of 2 members fit; of 3 nodes: 1 Insufficient cpu, "
-            "1 node has the untolerated taint {gpu=yes:NoSchedule}, 1 node is too small: not enough allocatable cpu",
+            "1 too small (allocatable cpu), 1 untolerated taint {gpu=yes:NoSchedule}",
         )
     ]
     assert {kind for kind, _ in world.notes()} == {"PodGroup"}

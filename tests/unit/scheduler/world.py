@@ -11,7 +11,6 @@ from scheduler.core.instructions import Bind, Decision, EmitEvent, SetGroupCondi
 from scheduler.core.validate import validate
 from tests.builders import bound
 
-
 T = TypeVar("T")
 
 
