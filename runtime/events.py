@@ -22,7 +22,17 @@ import structlog
 from runtime.backoff import Repeats
 from runtime.client import Client
 from runtime.clock import Clock, move_on_after, wait_for
-from runtime.errors import ApiError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable, explain
+from runtime.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+    explain,
+)
 from runtime.resources import EVENTS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -37,6 +47,7 @@ SERIES_EVERY = 300.0
 SERIES_CLOSE = 360.0
 MAX_SERIES = 4096
 DRAIN_SECONDS = 5.0
+_FINAL = (Forbidden, Invalid)
 
 
 def cut(text: str, limit: int) -> str:
@@ -53,12 +64,11 @@ class _Series:
 
     name: str
     namespace: str
-    first: float
     last: float
     last_at: datetime
     count: int = 1
     written: int = 0  # the count the cluster knows; 0: not created yet
-    written_at: float = 0.0
+    written_at: float = 0.0  # when that was tried last
     lost: bool = False  # could not be created, or vanished
 
 
@@ -97,6 +107,7 @@ class EventRecorder:
         self._capacity = capacity
         self._queue: deque[tuple[_Series, dict[str, Any]]] = deque()
         self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._unwritten: dict[int, _Series] = {}  # by id: those that the cluster knows with a smaller count
         self._sequence = itertools.count()
         self._news = anyio.Event()
         self._repeats = Repeats(clock)
@@ -134,18 +145,19 @@ class EventRecorder:
             series.last, series.last_at = now, at
             self._series.move_to_end(identity)
             self.statistics.aggregated += 1
-            self._wake()
+            if id(series) not in self._unwritten:
+                self._unwritten[id(series)] = series
+                self._wake()
             return
+        self._close_old(now)
         if len(self._queue) >= self._capacity:
             self.statistics.dropped += 1
             return
         namespace = str(regarding.get("namespace") or "default")
         digest = hashlib.sha256(repr((identity, at, next(self._sequence), self._instance)).encode()).hexdigest()[:16]
         name = f"{str(regarding.get('name') or 'unknown')[:200].rstrip('.-')}.{digest}"
-        series = _Series(name, namespace, first=now, last=now, last_at=at)
+        series = _Series(name, namespace, last=now, last_at=at, written_at=now)
         self._series[identity] = series
-        while len(self._series) > MAX_SERIES:
-            self._series.popitem(last=False)
         body: dict[str, Any] = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -184,7 +196,7 @@ class EventRecorder:
 
     async def _send_queue(self, *, retries: int) -> None:
         while self._queue:
-            series, body = self._queue.popleft()
+            series, body = self._queue[0]  # stays the first until it is settled: a cancellation must not lose it
             if await self._create(series, body, retries):
                 self.statistics.sent += 1
                 series.written, series.written_at = 1, self._clock.monotonic()
@@ -192,6 +204,7 @@ class EventRecorder:
             else:
                 self.statistics.failed += 1
                 series.lost = True
+            self._queue.popleft()
 
     async def _create(self, series: _Series, body: dict[str, Any], retries: int) -> bool:
         for attempt in itertools.count():
@@ -212,15 +225,21 @@ class EventRecorder:
                 return True
         raise AssertionError("unreachable")
 
+    def _close_old(self, now: float) -> None:
+        # The least recently meant come first.
+        while self._series:
+            identity, series = next(iter(self._series.items()))
+            if len(self._series) < MAX_SERIES and now - series.last <= SERIES_CLOSE:
+                return
+            del self._series[identity]
+
     async def _send_series(self, *, due_only: bool) -> None:
         now = self._clock.monotonic()
-        for identity, series in list(self._series.items()):
-            if series.written and series.count > series.written:
-                if due_only and self._due(series) > now:
-                    continue
-                await self._patch(series)
-            elif now - series.last > SERIES_CLOSE and (series.written or series.lost):
-                del self._series[identity]
+        for number, series in list(self._unwritten.items()):
+            if not due_only or self._due(series) <= now:
+                del self._unwritten[number]
+                if series.written and not series.lost:
+                    await self._patch(series)
 
     async def _patch(self, series: _Series) -> None:
         count, last = series.count, series.last_at
@@ -233,6 +252,8 @@ class EventRecorder:
         except Exception as error:
             self.statistics.failed += 1
             self._complain(error)
+            if isinstance(error, ApiError) and not isinstance(error, _FINAL):
+                self._unwritten[id(series)] = series
         else:
             self.statistics.sent += 1
             series.written = count
@@ -242,7 +263,7 @@ class EventRecorder:
 
     def _next_due(self) -> float | None:
         """Seconds until a series wants a write, None when none does: a quiet recorder only waits."""
-        due = [self._due(s) for s in self._series.values() if s.written and s.count > s.written and not s.lost]
+        due = [self._due(series) for series in self._unwritten.values()]
         return max(0.0, min(due) - self._clock.monotonic()) if due else None
 
     def _complain(self, error: Exception) -> None:

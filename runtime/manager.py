@@ -54,6 +54,7 @@ class Manager:
     :param grace: seconds from the first signal to the end; keep it below the pod's terminationGracePeriodSeconds
     :param sync_timeout: seconds within which all caches must be complete
     :param exit_now: what a second signal calls; never returns
+    :param after_sync: called once when all caches are complete
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Manager:
         sync_timeout: float | None = None,
         election: Election | None = None,
         exit_now: Callable[[int], Any] = os._exit,
+        after_sync: Callable[[], None] = freeze_gc,
     ) -> None:
         self._clock = clock
         self._grace = grace
         self._sync_timeout = sync_timeout
         self._election = election
         self._exit_now = exit_now
+        self._after_sync = after_sync
         self._servers: list[_Task] = []
         self._informers: list[Informer[Any]] = []
         self._controllers: list[Controller[Any]] = []
@@ -189,7 +192,7 @@ class Manager:
                     log.error(line)
                 self.stop(f"caches were not complete within {self._sync_timeout:g} s", exit_code=1)
             return False
-        freeze_gc()
+        self._after_sync()
         log.info("caches are complete", objects={i.name: len(i.store) for i in self._informers})
         return True
 
