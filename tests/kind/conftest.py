@@ -1,0 +1,198 @@
+"""Real control planes for the tests: one shared, with the manifests installed, and our two processes on it.
+
+``cluster`` is a :class:`cluster.Cluster`; ``phalanx`` adds the processes, each as the ServiceAccount that the
+manifests give it. Tests that break things take a cluster of their own from ``own_cluster``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import Cluster, ClusterSpec, up
+from tests.kind.checks import AuditLog, Watcher
+from tests.kind.kube import Kube, job, until
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("phalanx")
+PROCESSES = ("controllers", "scheduler")
+
+OwnCluster = Callable[..., contextlib.AbstractContextManager[Cluster]]
+
+
+class Phalanx:
+    """Our processes in one cluster, as users run them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._from: dict[str, int] = {}
+
+    def start(self, *names: str, wait: bool = True) -> None:
+        """Start processes; with ``wait``, return once they work."""
+        for name in names or PROCESSES:
+            log = self.cluster.log(name)
+            self._from[name] = log.stat().st_size if log.exists() else 0
+            argv = [PROGRAM, name, "--kubeconfig", self.cluster.kubeconfig_as(name)]
+            self.cluster.run(name, argv, cwd=ROOT)
+        if wait:
+            for name in names or PROCESSES:
+                self.wait_for(name, '"working"')
+
+    def ensure(self) -> None:
+        """Start what does not run."""
+        dead = [name for name in PROCESSES if not self.cluster.alive(name)]
+        if dead:
+            self.start(*dead)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait until it is known to be dead."""
+        os.kill(self.cluster.pids[name], signal.SIGKILL)
+        until(lambda: name not in self.cluster.pids, what=f"{name} is seen dead", every=0.02)
+
+    def stop(self, *names: str) -> None:
+        """End processes that run, in order."""
+        for name in names or PROCESSES:
+            if self.cluster.alive(name):
+                self.cluster.stop(name)
+
+    def said(self, name: str) -> str:
+        """What a process wrote since it was started last."""
+        log = self.cluster.log(name)
+        if not log.exists():
+            return ""
+        with log.open(errors="replace") as file:
+            file.seek(self._from.get(name, 0))
+            return file.read()
+
+    def wait_for(self, name: str, pattern: str, timeout: float = 30) -> str:
+        """Wait for a line of a process' log since its start, and return it."""
+
+        def look() -> str | None:
+            found = next((line for line in self.said(name).splitlines() if re.search(pattern, line)), None)
+            assert found or self.cluster.alive(name), f"{name} died:\n{self.said(name)[-3000:]}"
+            return found
+
+        return until(look, timeout, f"{name} says {pattern!r}; it said:\n{self.said(name)[-3000:]}") or ""
+
+
+def install(cluster: Cluster, overlay: str = "demo") -> None:
+    """Apply the manifests and wait until the admission policies act."""
+    cluster.kubectl_run("apply", "-k", str(ROOT / "manifests" / "overlays" / overlay))
+    with Kube(cluster.kubeconfig) as kube:
+
+        def marked() -> bool:
+            answer = kube.create("jobs", job("probe", 2), "default", dry_run=True)
+            return answer["spec"]["template"]["metadata"].get("labels", {}).get("phalanx.dev/gang") == "job"
+
+        until(marked, what="the admission policies act")
+
+
+@pytest.fixture(scope="session")
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A place for our clusters' state that no other run shares."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PHALANX_STATE", str(tmp_path_factory.mktemp("clusters")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(_state: None) -> Iterator[Cluster]:
+    """The shared cluster: 16 nodes of 8 CPUs, kube-scheduler, manifests applied, policies active."""
+    with up(ClusterSpec(name="suite", nodes=16, scheduler=True)) as shared:
+        install(shared)
+        yield shared
+
+
+@pytest.fixture(scope="session")
+def own_cluster(_state: None) -> OwnCluster:
+    """A function that gives a cluster of one's own: a context manager, fields of ClusterSpec as arguments."""
+
+    @contextlib.contextmanager
+    def make(*, installed: bool = True, overlay: str = "demo", **fields: Any) -> Iterator[Cluster]:
+        fields = {"name": f"own-{uuid.uuid4().hex[:6]}", "nodes": 4, **fields}
+        with up(ClusterSpec(**fields)) as made:
+            if installed:
+                install(made, overlay)
+            yield made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """Requests to the shared cluster, as administrator."""
+    with Kube(cluster.kubeconfig) as requests:
+        yield requests
+
+
+@pytest.fixture(scope="session")
+def audit(cluster: Cluster) -> AuditLog:
+    return AuditLog(cluster.audit_log)
+
+
+@pytest.fixture(scope="session")
+def _processes(cluster: Cluster) -> Phalanx:
+    return Phalanx(cluster)
+
+
+@pytest.fixture
+def phalanx(_processes: Phalanx) -> Phalanx:
+    """Both processes on the shared cluster; they work when the test begins."""
+    _processes.ensure()
+    return _processes
+
+
+@pytest.fixture
+def watcher(kube: Kube) -> Iterator[Watcher]:
+    """Records what happens in the shared cluster during one test."""
+    with Watcher(kube) as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh namespace; at the end it is deleted, and none of its pods is left."""
+    slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    with fresh_namespace(kube, slug) as name:
+        yield name
+
+
+@contextlib.contextmanager
+def fresh_namespace(kube: Kube, slug: str) -> Iterator[str]:
+    """Make a namespace and delete it; its objects of other kinds may go a little later than its pods."""
+    name = f"{slug}-{uuid.uuid4().hex[:6]}"
+    labels = {"phalanx.dev/jobs": "enabled"}
+    kube.create("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    try:
+        yield name
+    finally:
+        # A namespace takes its time, and pods on a node that was removed would wait for a garbage collector.
+        kube.clear("jobs", name, propagationPolicy="Background")
+        kube.delete("namespaces", name)
+
+        def gone() -> bool:
+            kube.clear("pods", name, gracePeriodSeconds=0)
+            return not kube.list("pods", name)
+
+        until(gone, 60, f"the pods of namespace {name} are gone")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Show what our processes said last where a test failed."""
+    report = yield
+    processes = getattr(item, "funcargs", {}).get("phalanx")
+    if report.failed and isinstance(processes, Phalanx):
+        for name in PROCESSES:
+            with contextlib.suppress(Exception):
+                report.sections.append((f"{name} said last", "\n".join(processes.said(name).splitlines()[-40:])))
+    return report
