@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,7 @@ class NodeTable:
         self._taint_class: Ints = np.zeros(self._capacity, dtype=np.int64)
         self._columns: dict[str, LabelColumn] = {}
         self._class_of: dict[tuple[Taint, ...], int] = {(): 0}
+        self._vectors: WeakKeyDictionary[Signature, Ints] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -100,6 +102,13 @@ class NodeTable:
         vector = np.zeros(len(self.resources), dtype=np.int64)
         for name, value in need.items():
             vector[self.resources[name]] = value
+        return vector
+
+    def need(self, signature: Signature) -> Ints:
+        """Return what a pod of this signature takes, as a row over the resource columns."""
+        vector = self._vectors.get(signature)
+        if vector is None or len(vector) < len(self.resources):
+            vector = self._vectors[signature] = self.vector(signature.requests)
         return vector
 
     def set(self, node: Node) -> bool:
@@ -153,7 +162,7 @@ class NodeTable:
 
     def _count(self, name: str, signature: Signature, sign: int) -> None:
         row = self._row(name)
-        vector = self.vector(signature.requests)
+        vector = self.need(signature)
         self._used[row, : len(vector)] += sign * vector
         if signature.host_ports:
             taken = self.ports.setdefault(row, Counter())

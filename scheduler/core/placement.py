@@ -47,13 +47,14 @@ class Placement:
 
 def place(table: NodeTable, asks: Sequence[Ask]) -> Placement:
     """Place as many pods of each ask as fit, larger pods first; the table is not changed."""
-    vectors = [table.vector(ask.signature.requests) for ask in asks]
-    width = len(table.resources)
+    for ask in asks:
+        table.need(ask.signature)  # adds the columns of resources that no node and no pod had before
+    vectors = [table.need(ask.signature) for ask in asks]
     free = table.allocatable - table.used
     placement = Placement(rows=[np.empty(0, dtype=np.int64)] * len(asks), nodes=int(table.present.sum()))
     ports: dict[int, list[Signature]] = {}
     for index in _largest_first(table, vectors):
-        ask, need = asks[index], np.pad(vectors[index], (0, width - len(vectors[index])))
+        ask, need = asks[index], vectors[index]
         passing, refused = filters.static(table, ask.signature)
         capacity = _capacity(free, need, passing)
         blocked = _blocked_by_ports(table, ask.signature, ports)
@@ -74,7 +75,7 @@ def place(table: NodeTable, asks: Sequence[Ask]) -> Placement:
 
 def _largest_first(table: NodeTable, vectors: Sequence[Ints]) -> list[int]:
     largest = np.maximum(table.allocatable.max(axis=0, initial=0), 1)
-    shares = [float((vector / largest[: len(vector)]).max(initial=0.0)) for vector in vectors]
+    shares = [float((vector / largest).max(initial=0.0)) for vector in vectors]
     return sorted(range(len(vectors)), key=lambda index: -shares[index])
 
 

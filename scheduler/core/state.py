@@ -20,27 +20,27 @@ from scheduler.core.nodes import NodeTable
 from scheduler.core.signature import Signature
 
 
-class PodState(enum.Enum):
-    """Mutually exclusive states of a pod."""
+class PodState(enum.IntEnum):
+    """Mutually exclusive states of a pod. Integers, as they key the books that every event looks into."""
 
     #: Must not be placed: it has scheduling gates, or its group is not decidable before its Job is seen.
-    HELD = "held"
+    HELD = enum.auto()
     #: Unbound, ours to place.
-    PENDING = "pending"
+    PENDING = enum.auto()
     #: Unbound, its room kept on a node while its running group is completed.
-    RESERVED = "reserved"
+    RESERVED = enum.auto()
     #: A bind to a node is under way.
-    ASSUMED = "assumed"
+    ASSUMED = enum.auto()
     #: The API server accepted our bind, the watch has not confirmed it yet.
-    ACCEPTED = "accepted"
+    ACCEPTED = enum.auto()
     #: Bound, running or about to.
-    BOUND = "bound"
+    BOUND = enum.auto()
     #: Bound and in deletion: uses its room, counts for nothing.
-    LEAVING = "leaving"
+    LEAVING = enum.auto()
     #: Ended well: uses nothing, counts toward its group's minimum.
-    SUCCEEDED = "succeeded"
+    SUCCEEDED = enum.auto()
     #: Failed, or in deletion and never bound, or another scheduler's and unbound: uses and counts nothing.
-    OUT = "out"
+    OUT = enum.auto()
 
 
 #: States in which a pod uses room on its node.
@@ -198,7 +198,10 @@ class State:
 
     def group(self, key: GroupKey) -> GroupInfo:
         """Return the group's entry, made on first mention."""
-        return self.groups.setdefault(key, GroupInfo(key))
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = GroupInfo(key)
+        return group
 
     def drop_if_empty(self, key: GroupKey) -> None:
         """Forget a group that nothing refers to."""
