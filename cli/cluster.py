@@ -62,13 +62,31 @@ def up(
 
     The first start builds Kubernetes from its Go modules, which takes some minutes; later ones take seconds.
 
-    Parameters ---------- name The cluster's name. kubernetes Kubernetes version. nodes How many fake nodes it
-    has. profile workload: the Workload API is on, nobody acts on it. native-jobs: kube-controller-manager
-    makes each Job's Workload and PodGroup. no-gates: an API server without the Workload API. scheduler Also
-    start kube-scheduler. provider Who makes the cluster. gate A feature gate, for all components or one:
-    NAME=true or COMPONENT:NAME=true. Repeatable. flag A flag of one component, in the place of ours:
-    COMPONENT:--name=value. Repeatable. node_cpu CPU of a node. node_memory Memory of a node. node_pods Pods a
-    node takes.
+    Parameters
+    ----------
+    name
+        The cluster's name.
+    kubernetes
+        Kubernetes version.
+    nodes
+        How many fake nodes it has.
+    profile
+        workload: the Workload API is on, nobody acts on it. native-jobs: kube-controller-manager makes each Job's
+        Workload and PodGroup. no-gates: an API server without the Workload API.
+    scheduler
+        Also start kube-scheduler.
+    provider
+        Who makes the cluster.
+    gate
+        A feature gate, for all components or one: NAME=true or COMPONENT:NAME=true. Repeatable.
+    flag
+        A flag of one component, in the place of ours: COMPONENT:--name=value. Repeatable.
+    node_cpu
+        CPU of a node.
+    node_memory
+        Memory of a node.
+    node_pods
+        Pods a node takes.
     """
     with _for_people():
         spec = ClusterSpec(

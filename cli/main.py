@@ -11,10 +11,10 @@ app = App(
     help="All-or-nothing scheduling for Kubernetes Jobs on the upstream Workload / PodGroup API.",
     version=version("phalanx"),
 )
-app.command("cli.controllers:controllers")
-app.command("cli.scheduler:scheduler")
-app.command("cli.cluster:app", name="cluster")
-app.command("cli.demo:demo")
+app.command("cli.demo:demo", help="Show all-or-nothing scheduling on a throwaway control plane.")
+app.command("cli.controllers:controllers", help="Run the controllers: Job -> Workload -> PodGroup, and protection.")
+app.command("cli.scheduler:scheduler", help="Run the gang scheduler.")
+app.command("cli.cluster:app", name="cluster", help="Throwaway Kubernetes clusters on this machine.")
 
 
 def main() -> None:

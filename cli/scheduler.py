@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from api import names
 from cli.process import foreground
@@ -13,7 +15,7 @@ def scheduler(
     *,
     kubeconfig: Path | None = None,
     context: str | None = None,
-    scheduler_name: list[str] | None = None,
+    scheduler_name: Annotated[list[str] | None, Parameter(negative="")] = None,
     log_format: Literal["auto", "json", "text"] = "auto",
 ) -> None:
     """Run the gang scheduler until Ctrl-C.
