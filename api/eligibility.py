@@ -189,8 +189,11 @@ def _plan(job: Job, policy: str) -> Eligible | Misconfigured:
 def _min_count(job: Job, policy: str) -> int | Misconfigured:
     parallelism = job.spec.parallelism
     text = job.metadata.annotations.get(names.MIN_COUNT_ANNOTATION)
-    if text is None:
-        return _native_min_count(job.spec.scheduling) or parallelism
+    # Where the server keeps the field, the field counts: the admission policy fills each in from the other, and an
+    # elastic Job changes the one it was written with.
+    native = _native_min_count(job.spec.scheduling)
+    if text is None or (native is not None and policy == "gang"):
+        return native or parallelism
     field = f"metadata.annotations[{names.MIN_COUNT_ANNOTATION}]"
     if policy == "basic":
         return Misconfigured(field, "the basic policy has no minimum", "remove it, or ask for the gang policy")

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from api import names, v1beta1
 from api.model import (
     ControllerRef,
-    Gang,
     Metadata,
     Owner,
     PodGroup,
     PodGroupSpec,
     PodGroupTemplate,
     PodGroupTemplateSpec,
-    SchedulingPolicy,
     Workload,
     WorkloadRef,
     WorkloadSpec,
@@ -80,12 +78,6 @@ def template_of(workload: Workload) -> PodGroupTemplateSpec:
     if not lost:
         return template
     return PodGroupTemplateSpec.model_validate(template.model_dump(by_alias=True) | lost)
-
-
-def with_min_count(template: PodGroupTemplateSpec, min_count: int) -> PodGroupTemplateSpec:
-    """The same template with another minimum."""
-    policy = SchedulingPolicy(gang=Gang(min_count=min_count))
-    return template.model_copy(update={"scheduling_policy": policy})
 
 
 def min_count(template: PodGroupTemplateSpec) -> int | None:

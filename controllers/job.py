@@ -43,6 +43,8 @@ Owned = TypeVar("Owned", Workload, PodGroup)
 _BY_GROUP = "group-key"
 #: A Job needs a Workload and a PodGroup, resized or released: more steps in one reconcile are a fault of ours.
 MAX_STEPS = 8
+#: Notes remembered for one Job and reason; a server that words each refusal anew must not fill the memory.
+MAX_NOTES = 16
 #: Seconds until a name held by an object in deletion is tried again; its deletion's event usually comes first.
 NAME_HELD = 5.0
 
@@ -79,8 +81,8 @@ class JobController:
         self._native: bool | None = None
         self._recent_workloads: Recent[Workload] = Recent(clock)
         self._recent_pod_groups: Recent[PodGroup] = Recent(clock)
-        #: Job uid -> reason -> what was said last, so that a situation that lasts is told once.
-        self._said: dict[str, dict[str, str]] = {}
+        #: Job uid -> reason -> notes, so that a situation that lasts is told once.
+        self._said: dict[str, dict[str, set[str]]] = {}
         queue: RateLimitingQueue[Key] = RateLimitingQueue(clock, name="job", base=0.05, cap=60.0)
         self.controller: Controller[Key] = Controller("job", self.reconcile, queue, clock=clock, workers=workers)
         self._wire()
@@ -248,10 +250,12 @@ class JobController:
     # -- Events ---------------------------------------------------------------------------------------------------
 
     def _say(self, job: Job, report: Report) -> None:
-        said = self._said.setdefault(job.metadata.uid, {})
-        if said.get(report.reason) == report.note:
+        said = self._said.setdefault(job.metadata.uid, {}).setdefault(report.reason, set())
+        if report.note in said:
             return
-        said[report.reason] = report.note
+        if len(said) >= MAX_NOTES:
+            said.clear()
+        said.add(report.note)
         type_: Literal["Normal", "Warning"] = "Normal" if report.type == "Normal" else "Warning"
         self._recorder.event(_reference(job), type_, report.reason, report.note, action="ReconcileJob")
 

@@ -105,8 +105,6 @@ def plan(seen: Observed) -> Plan:
 def _begin(seen: Observed, result: Plan) -> None:
     """A Job without a Workload of ours: is it ours to take on?"""
     job = seen.job
-    if seen.workloads:
-        return  # kube-controller-manager made one; with a second it falls back to scheduling pod by pod
     verdict = _verdict(job, seen.scheduler_names)
     asked = _asked(job, verdict)
     if isinstance(verdict, Ineligible):
@@ -127,7 +125,9 @@ def _begin(seen: Observed, result: Plan) -> None:
     if isinstance(verdict, Misconfigured):
         result.reports.append(Report("FailedWorkloadCompilation", verdict.message))
         return
-    if seen.native is not False and not _awaited(seen):
+    if seen.workloads:
+        return  # kube-controller-manager made one; with a second it falls back to scheduling pod by pod
+    if seen.native is not False and not _awaited(seen) and not (seen.native and _stalls_natively(job)):
         return
     policy = seen.preemption_policy(verdict.template.priority_class_name)
     template = verdict.template.model_copy(update={"preemption_policy": policy})
@@ -215,6 +215,14 @@ def _awaited(seen: Observed) -> bool:
     """
     key = GroupKey(seen.job.metadata.namespace, seen.group)
     return any(not pod.terminal and named_group(pod) == key for pod in seen.pods)
+
+
+def _stalls_natively(job: Job) -> bool:
+    """Whether kube-controller-manager names the Workload's template so that the API server refuses it.
+
+    It calls it after the Job (seen in 1.37), and the Job then never gets a pod. It takes a Workload that is there.
+    """
+    return "." in job.metadata.name or len(job.metadata.name) + len("-pgt-0") > 63
 
 
 _UNMARKED = (

@@ -53,7 +53,7 @@ class Recent(Generic[T]):
         if self._clock.monotonic() > held[1]:
             del self._held[key]
             return cached
-        if cached is not None and _version(cached) >= _version(held[0]):
+        if cached is not None and _version(cached) > _version(held[0]):
             return cached
         return held[0]
 
