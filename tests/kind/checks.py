@@ -246,6 +246,15 @@ class Watcher:
             found = [c for c in self._changes if c.time >= since]
         return sorted(found, key=lambda c: c.revision)
 
+    def world(self) -> World:
+        """The cluster as last seen."""
+        with self._lock:
+            views = [(r, uid, *entry) for r, known in self._current.items() for uid, entry in known.items()]
+        world = World()
+        for resource, uid, revision, view in views:
+            world.apply(Change(revision, 0.0, resource, uid, view))
+        return world
+
     def catch_up(self, namespace: str | None = None) -> None:
         """Return once everything that the API server has now (in a namespace) is recorded."""
         for resource in VIEWS:
@@ -415,8 +424,10 @@ class Report:
     violations: list[str] = field(default_factory=list)
     #: Groups below their minimum for long, but for a loss outside of us (a member deleted, a node gone).
     excused: list[str] = field(default_factory=list)
-    #: Longest time a group was bound in part, in seconds.
-    longest_partial: float = 0.0
+    #: Groups below their minimum when the history ends, without a loss outside of us.
+    partial_now: list[str] = field(default_factory=list)
+    #: How long each group was bound in part that was so at all, in seconds, longest first.
+    partial: list[tuple[float, str]] = field(default_factory=list)
     groups_started: int = 0
     binds: int = 0
 
@@ -454,14 +465,20 @@ class _Replay:
 
     def run(self) -> Report:
         for index, change in enumerate(self.changes):
+            if change.resource == "pods":
+                self._judge_bind(index, change)
             before = self.world.apply(change)
             if change.resource == "pods":
-                self._pod(index, change, before)
+                self._pod(change, before)
             elif change.resource == "podgroups":
                 self._group(change, before)
             elif change.view is None or not getattr(change.view, "usable", True):
                 self._node_lost(change.uid, before)
         for uid in list(self.partial):
+            group = next((g for g in self.world.groups.values() if g.uid == uid), None)
+            if group is not None and uid not in self.lost:
+                text = f"group {group.namespace}/{group.name}: {self.world.bound(group)} of {group.minimum} bound"
+                self.report.partial_now.append(text)
             self._end_partial(uid, self.now, "the end")
         return self.report
 
@@ -473,7 +490,7 @@ class _Replay:
 
     # --- pods ---------------------------------------------------------------------------------------------
 
-    def _pod(self, index: int, change: Change, before: View | None) -> None:
+    def _pod(self, change: Change, before: View | None) -> None:
         pod = change.view
         assert isinstance(before, PodView | None)
         assert isinstance(pod, PodView | None)
@@ -482,51 +499,47 @@ class _Replay:
             return
         if before is not None and pod is not None and before.node and pod.node != before.node:
             self._blame(change, f"pod {pod.name} moved from {before.node} to {pod.node}")
-        if before is not None and pod is not None and pod.node and not before.node:
-            self._bound(index, change, pod)
         group = self.world.groups.get(about.key) if about.group else None
         if group is not None:
-            was = before is not None and bool(before.node) and not before.deleting
-            if was and (pod is None or pod.deleting or (pod.phase == "Failed" and before.phase != "Failed")):
-                self.lost[group.uid] = f"member {about.name} was deleted or failed"
-            if pod is None or pod.deleting:
-                self.lost.setdefault(group.uid, f"member {about.name} was deleted")
+            if pod is None or pod.deleting or pod.phase == "Failed":
+                self.lost.setdefault(group.uid, f"member {about.name} was deleted or failed")
             self._count(group, change.time)
 
-    def _bound(self, index: int, change: Change, pod: PodView) -> None:
+    def _judge_bind(self, index: int, change: Change) -> None:
+        """Judge a bind by the world right before it."""
+        pod, before, world = change.view, self.world.pods.get(change.uid), self.world
+        if not isinstance(pod, PodView) or before is None or before.node or not pod.node:
+            return
+        if not self._mine(pod.namespace):
+            return
         self.report.binds += 1
-        node = self.world.nodes.get(pod.node)
+        node = world.nodes.get(pod.node)
         if node is None:
             if not self._recently(index, lambda world: pod.node in world.nodes):
                 self._blame(change, f"pod {pod.name} was bound to {pod.node}, which does not exist")
-        elif self.world.free(node).overdrawn:
-            self._blame(
-                change,
-                f"node {node.name} is overdrawn by pod {pod.name}: {node.allocatable} offered, "
-                f"{self.world.free(node)} left",
-            )
+        elif (left := world.free(node).minus(pod.need)).overdrawn:
+            self._blame(change, f"pod {pod.name} overdraws node {node.name}: {node.allocatable} offered, {left} left")
         elif not node.labels.issuperset(pod.selector):
             self._blame(change, f"pod {pod.name} does not belong on {node.name}")
-        elif not node.usable and not self._recently(
-            index, lambda world: pod.node in world.nodes and world.nodes[pod.node].usable
-        ):
+        elif not self._recently(index, lambda world: pod.node in world.nodes and world.nodes[pod.node].usable):
             self._blame(change, f"pod {pod.name} was bound to {node.name}, which takes no pods")
-        if not pod.group or pod.scheduler not in self.schedulers:
-            return
+        if pod.group and pod.scheduler in self.schedulers:
+            self._judge_member(index, change, pod)
+
+    def _judge_member(self, index: int, change: Change, pod: PodView) -> None:
+        def exists(world: World) -> bool:
+            return pod.key in world.groups and not world.groups[pod.key].deleting
+
         group = self.world.groups.get(pod.key)
-        if group is None or group.deleting:
-            if not self._recently(index, lambda world: pod.key in world.groups and not world.groups[pod.key].deleting):
-                state = "in deletion" if group is not None else "absent"
-                self._blame(change, f"pod {pod.name} was bound while its PodGroup {pod.group} is {state}")
-            return
-        if group.uid in self.started or self.world.bound(group) > 1:
+        if not self._recently(index, exists):
+            state = "in deletion" if group is not None else "absent"
+            self._blame(change, f"pod {pod.name} was bound while its PodGroup {pod.group} is {state}")
+        if group is None or group.uid in self.started:
             return
         self.started.add(group.uid)
+        if self.world.bound(group):
+            return  # it started before the record did
         self.report.groups_started += 1
-        self._may_start(index, change, group, pod)
-
-    def _may_start(self, index: int, change: Change, group: GroupView, pod: PodView) -> None:
-        """At a group's first bind there must be room for its whole minimum, and that many members."""
         committed = self._committed(index, group)
 
         def fits(world: World) -> bool:
@@ -539,12 +552,10 @@ class _Replay:
             return enough and (not alike or world.capacity(pod, committed) >= known.minimum)
 
         if not self._recently(index, fits):
-            members = len(self.world.counting(group))
-            room = self.world.capacity(pod, committed)
             self._blame(
                 change,
-                f"group {group.name} was started with {members} members and room for {room} more: "
-                f"its minimum is {group.minimum}",
+                f"group {group.namespace}/{group.name} was started with {len(self.world.counting(group))} members and "
+                f"room for {self.world.capacity(pod, committed)}: its minimum is {group.minimum}",
             )
 
     def _committed(self, index: int, group: GroupView) -> dict[str, Room]:
@@ -570,6 +581,8 @@ class _Replay:
 
     def _recently(self, index: int, holds: Callable[[World], bool]) -> bool:
         """Whether something held right before a change, or at an instant that a decision may have been made at."""
+        if holds(self.world):
+            return True
         end = self.changes[index].time
         start = index
         while start > 0 and self.changes[start - 1].time > end - LAG:
@@ -623,16 +636,15 @@ class _Replay:
         since = self.partial.pop(uid, None)
         if since is None:
             return
-        self.report.longest_partial = max(self.report.longest_partial, when - since)
+        group = next((g for g in self.world.groups.values() if g.uid == uid), None)
+        name = f"{group.namespace}/{group.name}" if group else uid
+        bound = f"{self.world.bound(group)} of {group.minimum} bound, " if group else ""
+        text = f"group {name} was partial for {when - since:.1f} s ({bound}until {why})"
+        if uid in self.lost:
+            text += f"; {self.lost[uid]}"
+        self.report.partial = sorted([*self.report.partial, (round(when - since, 3), text)], reverse=True)
         if when - since > PARTIAL_SECONDS:
-            group = next((g for g in self.world.groups.values() if g.uid == uid), None)
-            name = f"{group.namespace}/{group.name}" if group else uid
-            bound = f"{self.world.bound(group)} of {group.minimum} bound, " if group else ""
-            text = f"group {name} was partial for {when - since:.1f} s ({bound}until {why})"
-            if uid in self.lost:
-                self.report.excused.append(f"{text}; {self.lost[uid]}")
-            else:
-                self.report.violations.append(text)
+            (self.report.excused if uid in self.lost else self.report.violations).append(text)
 
     def _node_lost(self, uid: str, before: View | None) -> None:
         name = before.name if isinstance(before, NodeView) else uid
@@ -674,7 +686,7 @@ def could_start(world: World, namespaces: Iterable[str]) -> list[str]:
     return found
 
 
-def left_over(kube: Kube, world: World, namespaces: Iterable[str]) -> list[str]:
+def left_over(world: World, namespaces: Iterable[str]) -> list[str]:
     """What must not be there when it is quiet: groups in deletion that nothing holds, nominations, waiting
     without a reason."""
     wanted, found = set(namespaces), []
@@ -727,20 +739,19 @@ def _wrong(job: Obj, owned: dict[str, list[Obj]], ours: bool) -> Iterator[str]:
                 yield f"Job {name}: the owners of its {resource} are {owners}, not {wanted}"
 
 
-def settle(kube: Kube, namespaces: Sequence[str], timeout: float = 40) -> World:
-    """Wait until nothing of ours that fits waits, and nothing is left over; the cluster then."""
-    problems: list[str] = []
+def settle(look: Callable[[], World], namespaces: Sequence[str], timeout: float = 40) -> World:
+    """Wait until nothing of ours that fits waits, and nothing is left over; the cluster then.
 
-    def quiet() -> World | None:
-        world = world_of(kube)
-        problems[:] = could_start(world, namespaces) + left_over(kube, world, namespaces)
-        return None if problems else world
-
+    :param look: gives the cluster as it is: ``watcher.world``, or a call of `world_of`
+    """
     deadline = time.monotonic() + timeout
-    while (world := quiet()) is None:
+    while True:
+        world = look()
+        problems = could_start(world, namespaces) + left_over(world, namespaces)
+        if not problems:
+            return world
         assert time.monotonic() < deadline, f"after {timeout:g} s still: {problems}"
         time.sleep(0.25)
-    return world
 
 
 # --- audit log ----------------------------------------------------------------------------------------------

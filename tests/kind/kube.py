@@ -279,6 +279,21 @@ def job(
     }
 
 
+def node(name: str, *, cpu: str = "8", memory: str = "32Gi", pods: int = 110, labels: Mapping[str, str]) -> Obj:
+    """A fake node; `Cluster.add_nodes` numbers its own, which is for one thread at a time."""
+    offers = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {"kubernetes.io/hostname": name, **labels},
+        },
+        "status": {"capacity": offers, "allocatable": offers},
+    }
+
+
 def condition(obj: Obj, type_: str) -> Obj | None:
     found = [c for c in obj.get("status", {}).get("conditions") or () if c["type"] == type_]
     return found[0] if found else None

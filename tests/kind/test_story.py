@@ -149,7 +149,7 @@ class TestEnd:
         assert gone.revision > max(ends.values())
         # It was in deletion while all of them still ran: it was kept, not just late.
         assert any(c.uid == group and c.view and c.view.deleting and c.revision < min(ends.values()) for c in changes)
-        assert left_over(kube, world_of(kube), [namespace]) == []
+        assert left_over(world_of(kube), [namespace]) == []
 
 
 class TestOthers:
@@ -183,6 +183,6 @@ def test_only_what_is_ours_is_written(kube: Kube, namespace: str, audit: AuditLo
     bound(kube, namespace, "one", 3)
     kube.delete("jobs", "one", namespace, propagationPolicy="Background")
     until(lambda: not kube.list("podgroups", namespace))
-    settle(kube, [namespace])
+    settle(lambda: world_of(kube), [namespace])
     assert audit.our_writes(mark)
     assert audit.not_ours_to_write(mark) == []
