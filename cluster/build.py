@@ -56,7 +56,7 @@ class Recipe:
 
 
 def recipes(release: Release) -> tuple[Recipe, ...]:
-    """Return what must be built for a release, the quick ones first (a broken set-up shows early)."""
+    """Return what must be built for a release: a quick one first, and kwok after what it shares packages with."""
     major, minor = release.minor.split(".")
     stamp = {
         "gitVersion": f"v{release.version}",
@@ -75,20 +75,20 @@ def recipes(release: Release) -> tuple[Recipe, ...]:
             programs={"etcd": ("--version",)},
         ),
         Recipe(
-            name="kwok",
-            version=release.kwok,
-            gomod=f"kwok-{release.kwok}",
-            packages=("sigs.k8s.io/kwok/cmd/kwok",),
-            ldflags=f"-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v{release.kwok}",
-            programs={"kwok": ("--version",)},
-        ),
-        Recipe(
             name="kubernetes",
             version=release.version,
             gomod=f"kubernetes-{release.version}",
             packages=tuple(f"k8s.io/kubernetes/cmd/{name}" for name in kubernetes),
             ldflags="-s -w " + " ".join(f"-X {_K8S_VERSION}.{key}={value}" for key, value in stamp.items()),
             programs={name: ("version", "--client") if name == "kubectl" else ("--version",) for name in kubernetes},
+        ),
+        Recipe(
+            name="kwok",
+            version=release.kwok,
+            gomod=f"kwok-{release.kwok}",
+            packages=("sigs.k8s.io/kwok/cmd/kwok",),
+            ldflags=f"-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v{release.kwok}",
+            programs={"kwok": ("--version",)},
         ),
     )
 
@@ -132,7 +132,7 @@ def build(recipe: Recipe, go: golang.Go, report: Report) -> None:
     for folder in (source, part):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(_GOMOD / recipe.gomod, source)
-    part.mkdir()
+    part.mkdir(parents=True)
     with log.open("w") as out:
         _GoRun(recipe, go, source, log, out, report).build(part)
     verify(recipe, part, log)

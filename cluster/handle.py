@@ -219,7 +219,10 @@ class Cluster:
 
             def ready() -> bool:
                 items = nodes.list_nodes(client)
-                return wanted <= {item["metadata"]["name"] for item in items if nodes.is_ready(item)}
+                left = wanted - {item["metadata"]["name"] for item in items if nodes.is_ready(item)}
+                done = len(wanted) - len(left)
+                self._report(Event("progress", "nodes are getting Ready", "nodes", done, len(wanted)))
+                return not left
 
             what = f"{len(wanted)} nodes are Ready"
             timeout = timeout or 60 + len(wanted) / 20

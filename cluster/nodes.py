@@ -61,6 +61,9 @@ def node(
                 HOSTNAME: name(index),
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",
+                # As every kubelet sets them: kube-controller-manager would have to patch each node.
+                "beta.kubernetes.io/os": "linux",
+                "beta.kubernetes.io/arch": "amd64",
                 ZONE: f"zone-{rack % zones}",
                 RACK: f"rack-{rack}",
                 **(labels or {}),

@@ -29,7 +29,7 @@ def console_report(console: Console) -> Iterator[Report]:
 
 def _bars(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),

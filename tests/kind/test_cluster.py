@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,8 +25,11 @@ from cluster import (
     Event,
     ServiceAccountMissingError,
     clusters,
+    modules,
     up,
 )
+from cluster.components import PORTS
+from cluster.ports import free_ports
 from cluster.procs import Identity
 
 pytestmark = pytest.mark.timeout(300)
@@ -333,6 +337,26 @@ class TestDeath:
         assert "unknown flag" in caught.value.log.read_text()
         assert clusters_called("broken") == []
 
+    def test_a_taken_port_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tried: list[int] = []
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+
+            def first_one_taken(count: int) -> list[int]:
+                tried.append(count)
+                found = free_ports(count)
+                if len(tried) == 1:
+                    found[PORTS.index("kube-apiserver")] = taken.getsockname()[1]
+                return found
+
+            monkeypatch.setattr(modules, "free_ports", first_one_taken)
+            events: list[Event] = []
+            with up(ClusterSpec(name="clash", nodes=1), events.append) as cluster:
+                assert cluster.status == "ready"
+        assert len(tried) == 2
+        assert any("trying other ports" in event.text for event in events)
+
     def test_owner_killed(self, tmp_path: Path) -> None:
         script = (
             "from cluster import *\n"
@@ -365,8 +389,9 @@ class TestDeath:
         processes = identities(first)
         os.kill(first.pids["supervisor"], signal.SIGKILL)
         assert all(process.wait(10) for process in processes)
-        assert first.status == "dead"
-        assert first.pids == {}
+        dead = Cluster.load("phoenix")
+        assert dead.status == "dead"
+        assert dead.pids == {}
         listed = phalanx("list", "-o", "json")
         assert [(c["name"], c["status"]) for c in json.loads(listed.stdout) if c["name"] == "phoenix"] == [
             ("phoenix", "dead")

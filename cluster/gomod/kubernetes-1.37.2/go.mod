@@ -1,3 +1,5 @@
+// kube-apiserver, kube-controller-manager, kube-scheduler and kubectl. Upstream replaces its staging modules by folders
+// of its own repository; here they are the published ones.
 module phalanx.dev/cluster/kubernetes
 
 go 1.26.0
