@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,10 @@ def _for_people() -> Iterator[None]:
         yield
     except ClusterError as error:
         _fail(error)
+    except BrokenPipeError:
+        # The reader has seen enough; what is left to flush at exit has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         _errors().print("interrupted; nothing is left running", highlight=False)
         raise SystemExit(130) from None
@@ -146,7 +151,8 @@ def list_(*, output: Annotated[Literal["table", "json"], Parameter(name=["--outp
     with _for_people():
         known = [cluster.state for cluster in clusters()]
     if output == "json":
-        print(json.dumps([_record(state) for state in known], indent=2))
+        with _for_people():
+            print(json.dumps([_record(state) for state in known], indent=2), flush=True)
         return
     if not known:
         _errors().print("no clusters; start one: phalanx cluster up NAME")

@@ -14,17 +14,18 @@ import urllib.parse
 from types import TracebackType
 from typing import Any
 
-from cluster.errors import ApiError
+from cluster.errors import ApiError, ClusterError
 from cluster.kubeconfig import Access
 
 
 class Client:
     """Talks to one API server.
 
-    :raises OSError: from :meth:`request`, if it cannot be reached
+    :raises OSError: from :meth:`raw`, if it cannot be reached
     """
 
     def __init__(self, access: Access, timeout: float = 30) -> None:
+        self._server = access.server
         url = urllib.parse.urlsplit(access.server)
         context = ssl.create_default_context(cadata=access.ca)
         if access.certificate:
@@ -69,8 +70,12 @@ class Client:
         """Send one request and return the object in the answer.
 
         :raises ApiError: for any status but 2xx
+        :raises ClusterError: if the server cannot be reached
         """
-        status, data = self.raw(method, path, body)
+        try:
+            status, data = self.raw(method, path, body)
+        except OSError as error:
+            raise ClusterError(f"the API server at {self._server} does not answer: {error}") from error
         answer: dict[str, Any] = {}
         with contextlib.suppress(ValueError):
             answer = json.loads(data)

@@ -162,8 +162,6 @@ class Cluster:
                 f"cluster {self.name!r} has no ServiceAccount {NAMESPACE}/{account} yet: install the manifests "
                 "first (kubectl apply -k with the overlay for this cluster)"
             ) from None
-        except OSError as error:
-            raise ClusterError(f"the API server of cluster {self.name!r} does not answer: {error}") from error
         target = self._layout.root / f"kubeconfig-{who}"
         Access(server=admin.server, ca=admin.ca, token=token).write(target, self.name, who)
         return target

@@ -53,7 +53,12 @@ class Link:
             )
         self._reader = threading.Thread(target=self._read, name=f"cluster-{layout.name}", daemon=True)
         self._reader.start()
-        self._wait(self._hello, 20)
+        try:
+            self._wait(self._hello, 30)
+        except BaseException:
+            self._close()
+            self._end_process()
+            raise
 
     @property
     def open(self) -> bool:
@@ -112,6 +117,9 @@ class Link:
         with contextlib.suppress(ClusterError):
             self.request(down={"keep_logs": keep_logs})
         self._close()
+        self._end_process()
+
+    def _end_process(self) -> None:
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

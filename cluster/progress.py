@@ -16,6 +16,9 @@ from cluster.events import Event, Report
 #: Seconds between two plain lines about the same work.
 PLAIN_INTERVAL = 15.0
 
+#: Seconds that work must take to be worth a plain line at all.
+PLAIN_DELAY = 2.0
+
 
 @contextlib.contextmanager
 def console_report(console: Console) -> Iterator[Report]:
@@ -70,7 +73,7 @@ class _Bars:
 
 
 class Lines:
-    """A plain line when a piece of work begins, every :data:`PLAIN_INTERVAL` seconds, and at its end."""
+    """A plain line soon after a piece of work began, every :data:`PLAIN_INTERVAL` seconds, and at its end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -88,7 +91,8 @@ class Lines:
         now = time.monotonic()
         begun = self.begun.setdefault(event.name, now)
         end = event.done >= event.total
-        if not end and now - self.shown.get(event.name, -PLAIN_INTERVAL) < PLAIN_INTERVAL:
+        quick = event.name not in self.shown
+        if now - begun < PLAIN_DELAY if quick else not end and now - self.shown[event.name] < PLAIN_INTERVAL:
             return
         self.shown[event.name] = now
         if end:

@@ -174,9 +174,9 @@ class TestProgress:
             lines.report(Event("progress", "unknown size", "u"))
         console.file.close()
         assert console.export_text().splitlines() == [
-            "building: 0/40, 0 s",
-            "building: 15/40, 15 s",
-            "building: 30/40, 30 s",
+            "building: 2/40, 2 s",
+            "building: 17/40, 17 s",
+            "building: 32/40, 32 s",
             "building: 40/40, 40 s",
         ]
 
