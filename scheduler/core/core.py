@@ -211,15 +211,14 @@ class Core:
     def _reconsider(self, key: GroupKey) -> None:
         """Queue the group if it can be tried; note what it lacks if it cannot."""
         group = self.state.groups.get(key)
-        if group is None or not group.wants:
+        if group is not None and group.wants and group.complete:
+            self.queue.activate(key, order_of_group(group))
+        else:
             self.queue.discard(key)
-            self._incomplete.pop(key, None)
-        elif not group.complete:
-            self.queue.discard(key)
+        if group is not None and not group.complete and (group.wants or group.begun):
             self._incomplete.setdefault(key, None)
         else:
             self._incomplete.pop(key, None)
-            self.queue.activate(key, order_of_group(group))
         if group is not None and group.reached and not group.told_reached:
             self._reached[key] = None
 
@@ -268,10 +267,8 @@ class Core:
         while self._reached:
             key, _ = self._reached.popitem()
             group = self.state.groups.get(key)
-            if group is not None and group.reached and not group.told_reached:
-                ours = any(i.pod.spec.scheduler_name in self.scheduler_names for i in group.all_pods())
-                if ours:
-                    return attempt.tell_reached(group)
+            if group is not None and group.reached and not group.told_reached and self._ours(group):
+                return attempt.tell_reached(group)
         return None
 
     def _recheck(self, now: float) -> Decision | None:
@@ -287,10 +284,15 @@ class Core:
             if since is None or since + INCOMPLETE_AFTER > now:
                 break
             del self._incomplete[key]  # comes back when something about the group changes
-            decision = attempt.tell_incomplete(self.state.groups[key])
+            group = self.state.groups[key]
+            decision = attempt.tell_incomplete(group) if self._ours(group) else None
             if decision is not None:
                 return decision
         return None
+
+    def _ours(self, group: GroupInfo) -> bool:
+        """Whether any pod of it is ours: of other schedulers' groups nothing is said."""
+        return any(info.pod.spec.scheduler_name in self.scheduler_names for info in group.all_pods())
 
     def _try_next(self, now: float) -> Decision | None:
         entity = self.queue.pop(now)

@@ -44,10 +44,12 @@ def incomplete(group: GroupInfo) -> str:
     if group.terminating:
         return f"the PodGroup {group.key.name} is being deleted and takes no new members"
     there = group.placed + group.unplaced
-    return (
-        f"{there} of {group.minimum} members exist: waiting for {group.minimum - there} more to be created "
-        "(see the Events of their owner)"
+    have = (
+        f"{group.placed} of {group.minimum} members bound"
+        if group.placed
+        else f"{there} of {group.minimum} members exist"
     )
+    return f"{have}: waiting for {group.minimum - there} more to be created (see the Events of their owner)"
 
 
 def disagreement(members: Iterable[PodInfo]) -> str | None:

@@ -149,6 +149,11 @@ class GroupInfo:
         )
 
     @property
+    def begun(self) -> bool:
+        """Whether it was bound in part and never reached its minimum: it must say so, whatever it waits for."""
+        return self.below_minimum and not self.told_reached
+
+    @property
     def terminating(self) -> bool:
         """Whether the PodGroup is in deletion: it takes no new members."""
         return self.podgroup is not None and self.podgroup.metadata.deletion_timestamp is not None

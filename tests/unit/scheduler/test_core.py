@@ -100,6 +100,30 @@ def test_binds_that_all_fail_back_off():
     assert len(binds) <= 7
 
 
+def test_a_group_bound_in_part_says_so_though_no_member_waits():
+    """One of three is deleted while its bind is under way, and nobody makes another."""
+    members = [pod(f"g-{i}", group="g") for i in range(3)]
+    world = World(*nodes(1), events.GroupSet(pod_group("g", 3)), *map(events.PodSet, members))
+    assert world.core.cycle(0.0) is not None
+    world.feed(events.PodGone(members[0].metadata.uid))
+    world.feed(*[events.PodSet(bound(m, "n0")) for m in members[1:]]).run(until=30)
+    assert world.told() == [
+        (
+            "default/g",
+            "False",
+            "2 of 3 members bound: waiting for 1 more to be created (see the Events of their owner)",
+        )
+    ]
+
+
+def test_nothing_is_said_of_other_schedulers_groups():
+    others = [pod(f"g-{i}", group="g", scheduler="default-scheduler") for i in range(3)]
+    world = World(*nodes(1), events.GroupSet(pod_group("g", 3)), *map(events.PodSet, others))
+    world.feed(events.PodSet(bound(others[0], "n0"))).run(until=30)
+    world.feed(*[events.PodSet(bound(p, "n0")) for p in others]).run(until=60)
+    assert world.decisions == []
+
+
 def test_lost_member_is_counted_out_and_its_replacement_waits():
     """A2: 3 placed, one deleted, its replacement has no room: 2 of 3."""
     members = [pod(f"g-{i}", group="g") for i in range(3)]
