@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import signal
 from collections.abc import Iterable
 from pathlib import Path
-
-import anyio
-import structlog
 
 from api import names, v1beta1
 from api.model import PodGroup, Workload
@@ -19,27 +14,19 @@ from controllers.podgroup_protection import ProtectionController
 from controllers.pods import index, slim
 from controllers.resources import PODGROUPS, WORKLOADS
 from runtime import telemetry
-from runtime.backoff import Backoff, Repeats
 from runtime.client import Client
 from runtime.clock import Clock, SystemClock
-from runtime.errors import ApiError, NotFound, explain
 from runtime.events import EventRecorder
 from runtime.informer import Informer
 from runtime.kr8s_seam import connect
 from runtime.manager import Manager
 from runtime.memory import tune_gc
 from runtime.resources import JOBS, PODS, PRIORITYCLASSES
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+from runtime.usable import usable_before_signal
 
 COMPONENT = f"{names.GROUP}/controllers"
 #: What is read, in the order in which a cluster that is not ready for us is told of.
 READ = (PODGROUPS, WORKLOADS, JOBS, PODS, PRIORITYCLASSES)
-
-_GATE = (
-    "turn on the feature gate GenericWorkload and serve scheduling.k8s.io/v1beta1 on the API server "
-    "(--runtime-config=scheduling.k8s.io/v1beta1=true)"
-)
 
 
 class Controllers:
@@ -81,28 +68,6 @@ class Controllers:
         await native.measure(self._client, self._clock, self.job.set_native)
 
 
-async def until_usable(client: Client, clock: Clock) -> None:
-    """Return once everything we read can be read; until then say what is missing, one line at a time."""
-    backoff, repeats = Backoff(clock, random.Random(), base=1.0), Repeats(clock)
-    for resource in READ:
-        while True:
-            try:
-                # A real request: discovery may list what is not served.
-                await client.list_page(resource, limit=1)
-            except ApiError as error:
-                delay = backoff.next()
-                line = explain(error)
-                if isinstance(error, NotFound) and resource in (PODGROUPS, WORKLOADS):
-                    line = f"cannot read {resource}: this API server does not serve {resource.api_version}; {_GATE}"
-                if repeats.allows(line):
-                    log.warning(f"waiting for the cluster: {line}")  # noqa: G004 - the line is the message
-                await clock.sleep(delay)
-            else:
-                break
-    if repeats.recovered():
-        log.info("the cluster is ready for us")
-
-
 async def run(
     kubeconfig: Path | None,
     context: str | None = None,
@@ -120,7 +85,7 @@ async def run(
     api = await connect(kubeconfig, context, user_agent="phalanx-controllers")
     try:
         client = Client(api, clock=clock)
-        if not await _before_signal(client, clock):
+        if not await usable_before_signal(client, clock, READ, v1beta1.REMEDIES):
             return 0
         manager = Manager(clock)
         Controllers(client, clock, scheduler_names).add_to(manager)
@@ -128,22 +93,3 @@ async def run(
     finally:
         await api.aclose()
         telemetry.shutdown()
-
-
-async def _before_signal(client: Client, clock: Clock) -> bool:
-    """Wait for a usable cluster; false when told to stop first."""
-    usable = False
-    async with anyio.create_task_group() as group:
-
-        async def wait() -> None:
-            nonlocal usable
-            await until_usable(client, clock)
-            usable = True
-            group.cancel_scope.cancel()
-
-        group.start_soon(wait)
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for signum in signals:
-                log.info("stopping", reason=signum.name)
-                group.cancel_scope.cancel()
-    return usable

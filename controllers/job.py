@@ -235,7 +235,8 @@ class JobController:
         except NotFound:
             return Result()  # its event is on the way
         log.info("PodGroup released, its Job is suspended", key=key_of(group), job=job.metadata.name)
-        if self._pod_groups.store.get_key(key_of(group)) is not None:
+        cached = self._pod_groups.store.get_key(key_of(group))
+        if self._recent_pod_groups.newest(key_of(group), cached) is not None:
             # Until its own event comes, so that it is not deleted twice.
             leaving = metadata.model_copy(update={"deletion_timestamp": "now"})
             self._recent_pod_groups.put(group.model_copy(update={"metadata": leaving}))
