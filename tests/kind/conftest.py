@@ -47,9 +47,9 @@ class Phalanx:
             for name in names or PROCESSES:
                 self.wait_for(name, '"working"')
 
-    def ensure(self) -> None:
+    def ensure(self, *names: str) -> None:
         """Start what does not run."""
-        dead = [name for name in PROCESSES if not self.cluster.alive(name)]
+        dead = [name for name in names or PROCESSES if not self.cluster.alive(name)]
         if dead:
             self.start(*dead)
 
@@ -152,6 +152,22 @@ def phalanx(_processes: Phalanx) -> Phalanx:
 
 
 @pytest.fixture
+def only_controllers(_processes: Phalanx) -> Phalanx:
+    """The controllers on the shared cluster, and no scheduler: the test runs its own."""
+    _processes.stop("scheduler")
+    _processes.ensure("controllers")
+    return _processes
+
+
+@pytest.fixture
+def only_scheduler(_processes: Phalanx) -> Phalanx:
+    """The scheduler on the shared cluster, and no controllers: the test runs its own."""
+    _processes.stop("controllers")
+    _processes.ensure("scheduler")
+    return _processes
+
+
+@pytest.fixture
 def watcher(kube: Kube) -> Iterator[Watcher]:
     """Records what happens in the shared cluster during one test."""
     with Watcher(kube) as running:
@@ -190,7 +206,7 @@ def fresh_namespace(kube: Kube, slug: str) -> Iterator[str]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Show what our processes said last where a test failed."""
     report = yield
-    processes = getattr(item, "funcargs", {}).get("phalanx")
+    processes = getattr(item, "funcargs", {}).get("_processes")
     if report.failed and isinstance(processes, Phalanx):
         for name in PROCESSES:
             with contextlib.suppress(Exception):
