@@ -13,6 +13,12 @@ GROUP = "scheduling.k8s.io"
 VERSION = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
+#: What an operator does where the API server does not serve it.
+REMEDIES = {
+    API_VERSION: "turn on the feature gate GenericWorkload and serve scheduling.k8s.io/v1beta1 on the API server "
+    "(--feature-gates=GenericWorkload=true --runtime-config=scheduling.k8s.io/v1beta1=true)"
+}
+
 
 def workload(data: bytes) -> Workload:
     """Decode a Workload.

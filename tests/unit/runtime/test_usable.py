@@ -6,12 +6,15 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from controllers.app import READ, until_usable
+from api import v1beta1
 from runtime.clock import FakeClock, settle
+from runtime.resources import JOBS, PODS, Resource
+from runtime.usable import until_usable
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
 pytestmark = pytest.mark.anyio
 
+READ = (Resource(v1beta1.GROUP, v1beta1.VERSION, "podgroups", "PodGroup"), JOBS, PODS)
 RBAC = (
     'jobs.batch is forbidden: User "system:serviceaccount:phalanx-system:phalanx-controllers" cannot list resource '
     '"jobs" in API group "batch" at the cluster scope'
@@ -20,7 +23,7 @@ RBAC = (
 
 async def test_a_ready_cluster_is_asked_once_for_each_kind(server: FakeApiServer, clock: FakeClock) -> None:
     with capture_logs() as logs:
-        await until_usable(server.client(clock), clock)
+        await until_usable(server.client(clock), clock, READ, v1beta1.REMEDIES)
     assert logs == []
     assert len(server.requests) == len(READ)
 
@@ -41,7 +44,7 @@ async def test_one_line_until_it_is(
     usable = anyio.Event()
 
     async def wait() -> None:
-        await until_usable(server.client(clock), clock)
+        await until_usable(server.client(clock), clock, READ, v1beta1.REMEDIES)
         usable.set()
 
     with capture_logs() as logs:
