@@ -4,6 +4,7 @@ pods are bound by the administrator where a bound pod is needed."""
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import time
 from collections.abc import Iterator
@@ -411,6 +412,53 @@ class TestProtection:
         for index in range(3):
             kube.delete("pods", f"p{index}", namespace)
         until(lambda: not kube.list("pods", namespace) and self.gone(kube, namespace), 10)
+
+
+def test_killed_at_any_moment(cluster: Cluster, kube: Kube, controllers: Phalanx, namespace: str) -> None:
+    """SIGKILL in the middle of the work, with Jobs made, suspended, resized and deleted meanwhile."""
+    rng = random.Random(7)
+    live: dict[str, Obj] = {}
+    for round_ in range(4):
+        for index in range(8):
+            name = f"r{round_}-{index}"
+            live[name] = kube.create("jobs", job(name, rng.randint(2, 4), cpu="10m"), namespace)
+        time.sleep(rng.uniform(0, 0.2))
+        controllers.kill("controllers")
+        for name in rng.sample(sorted(live), 6):
+            change = rng.choice(["suspend", "resume", "delete", "resize"])
+            if change == "delete":
+                kube.delete("jobs", name, namespace, propagationPolicy="Background")
+                del live[name]
+            elif change == "resize":
+                kube.patch("jobs", name, namespace, {"spec": {"parallelism": 5, "completions": 5}})
+            else:
+                kube.patch("jobs", name, namespace, {"spec": {"suspend": change == "suspend"}})
+        controllers.start("controllers", wait=False)
+    controllers.wait_for("controllers", '"working"', 60)
+
+    def problems() -> list[str]:
+        found = wrong_objects(kube, [namespace])
+        groups = {g["metadata"]["name"]: g for g in kube.list("podgroups", namespace)}
+        for each in kube.list("jobs", namespace):
+            group, name = groups.pop(key(each), None), each["metadata"]["name"]
+            if each["spec"]["suspend"]:
+                found += [f"Job {name} is suspended and has a group"] if group else []
+            elif group is None or group["spec"]["schedulingPolicy"]["gang"]["minCount"] != each["spec"]["parallelism"]:
+                found.append(f"Job {name}: its group is {group}")
+        return found + [f"PodGroup {name} belongs to no Job" for name in groups]
+
+    last: list[str] = []
+
+    def settled() -> bool:
+        last[:] = problems()
+        return not last
+
+    with contextlib.suppress(AssertionError):
+        until(settled, 60)
+    assert last == []
+    controllers.wait_for("controllers", "kube-controller-manager makes no", 60)
+    assert kube.list("jobs", "phalanx-system") == [], "the probe of a killed predecessor is cleaned up"
+    quiet(cluster)
 
 
 def test_a17_the_group_is_made_in_the_end_and_pods_wait(

@@ -146,6 +146,11 @@ class TestTakingOn:
     def test_nothing_is_made_for_a_job_that_ends(self, changes: dict[str, Any]) -> None:
         assert plan(Observed(builders.job(**changes))) == Plan()
 
+    def test_where_the_server_keeps_the_native_minimum_it_counts(self) -> None:
+        native = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+        job = builders.job(scheduling=native, annotations={names.MIN_COUNT_ANNOTATION: "3"})
+        assert made(Observed(job)).pod_groups[0].min_count == 2
+
 
 class TestPriority:
     def test_the_class_and_its_never_are_copied(self) -> None:
