@@ -61,7 +61,7 @@ class Shell:
         self.jobs = Informer(client, JOBS, Job, clock=clock)
         self.groups = Informer(client, PODGROUPS, clock=clock, decode=v1beta1.pod_group)
         self.binder = Binder(client, clock, self._feed)
-        self.status = StatusWriter(client, clock, self.pods.store, self.groups.store)
+        self.status = StatusWriter(client, clock, self.pods, self.groups)
         self.recorder = EventRecorder(client, "phalanx.dev/scheduler", clock)
         self.pods.add_handler(self._feeder(events.PodSet, lambda pod: events.PodGone(pod.metadata.uid)))
         self.nodes.add_handler(self._feeder(events.NodeSet, lambda node: events.NodeGone(node.metadata.name)))
@@ -112,10 +112,14 @@ class Shell:
             considered=decision.considered,
             seconds=elapsed,
         ):
-            log.info(
-                decision.verdict, entity=decision.entity, placed=decision.placed, ms=round(elapsed * 1e3, 2),
+            news = any(isinstance(i, Bind | SetGroupCondition | EmitEvent) for i in decision.instructions)
+            (log.info if news else log.debug)(
+                decision.verdict,
+                entity=decision.entity,
+                placed=decision.placed,
+                ms=round(elapsed * 1e3, 2),
                 message=decision.message,
-            )  # fmt: skip
+            )
             self._carry_out(decision)
         return True
 

@@ -17,10 +17,11 @@ from api.model import PodGroup
 from api.wire import Condition, Pod
 from runtime.client import Client
 from runtime.clock import Clock
-from runtime.controller import Controller
+from runtime.controller import Controller, Result
 from runtime.errors import Conflict, NotFound
+from runtime.informer import Informer
 from runtime.resources import PODS, Resource
-from runtime.store import Store
+from runtime.store import EventType
 from runtime.workqueue import RateLimitingQueue
 from runtime.writes import apply_condition
 from scheduler.core.instructions import SetGroupCondition, SetPodCondition
@@ -36,6 +37,10 @@ Target = tuple[Literal["PodGroup", "Pod"], str, str]
 
 WORKERS = 8
 
+#: Seconds between two writes to one pod that change nothing but the message: a large group that waits in a busy
+#: cluster would otherwise have all its pods written with each count that changes. The PodGroup's is written at once.
+POD_MESSAGE_EVERY = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -49,11 +54,15 @@ class _Wanted:
 class StatusWriter:
     """Keeps the newest wanted condition per object and writes it from a rate-limited queue."""
 
-    def __init__(self, client: Client, clock: Clock, pods: Store[Pod], groups: Store[PodGroup]) -> None:
+    def __init__(self, client: Client, clock: Clock, pods: Informer[Pod], groups: Informer[PodGroup]) -> None:
         self._client = client
-        self._pods = pods
-        self._groups = groups
+        self._clock = clock
+        self._pods = pods.store
+        self._groups = groups.store
         self._wanted: dict[Target, _Wanted] = {}
+        #: When a pod's condition was last written; clock seconds.
+        self._written: dict[Target, float] = {}
+        pods.add_handler(self._forget)
         self._queue: RateLimitingQueue[Target] = RateLimitingQueue(clock, name="status", base=0.1, cap=30.0)
         self.controller: Controller[Target] = Controller(
             "status", self._write, self._queue, clock=clock, workers=WORKERS
@@ -79,18 +88,26 @@ class StatusWriter:
         # Groups first: there are few of them, and people look there.
         self._queue.add(target, 1 if target[0] == "PodGroup" else 0)
 
-    async def _write(self, target: Target) -> None:
+    def _forget(self, event: EventType, old: Pod | None, new: Pod | None) -> None:
+        if event == "delete" and old is not None:
+            self._written.pop(("Pod", old.metadata.namespace, old.metadata.name), None)
+
+    async def _write(self, target: Target) -> Result | None:
         wanted = self._wanted.get(target)
         if wanted is None:
-            return
+            return None
         kind, namespace, name = target
         obj = (self._groups if kind == "PodGroup" else self._pods).get(namespace, name)
         if obj is None or obj.metadata.uid != wanted.uid or _moot(obj, wanted):
             self._wanted.pop(target, None)
-            return
+            return None
         current = conditions.find(obj.status.conditions, wanted.type)
+        if kind == "Pod" and current is not None and (current.status, current.reason) == ("False", wanted.reason):
+            wait = self._written.get(target, -POD_MESSAGE_EVERY) + POD_MESSAGE_EVERY - self._clock.monotonic()
+            if wait > 0 and current.message != wanted.message:
+                return Result(requeue_after=wait)
         try:
-            await apply_condition(
+            written = await apply_condition(
                 self._client,
                 PODGROUPS if kind == "PodGroup" else PODS,
                 name,
@@ -106,6 +123,8 @@ class StatusWriter:
                 uid=wanted.uid,
                 force=True,
             )
+            if written and kind == "Pod":
+                self._written[target] = self._clock.monotonic()
         except NotFound:
             pass
         except Conflict:
@@ -114,6 +133,7 @@ class StatusWriter:
                 raise
         if self._wanted.get(target) is wanted:
             del self._wanted[target]
+        return None
 
 
 def _moot(obj: Pod | PodGroup, wanted: _Wanted) -> bool:

@@ -1,0 +1,183 @@
+"""The shell's two writers against the fake API server: binds that fail, and conditions that are written once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from api import conditions, v1beta1
+from api.membership import GroupKey
+from api.wire import Pod
+from runtime.clock import FakeClock, settle
+from runtime.informer import Informer
+from runtime.resources import PODS
+from scheduler.binder import Binder
+from scheduler.core import events
+from scheduler.core.instructions import Bind, SetGroupCondition, SetPodCondition
+from scheduler.status import POD_MESSAGE_EVERY, PODGROUPS, StatusWriter
+from tests.unit.fakes.apiserver import FakeApiServer, status
+
+pytestmark = pytest.mark.anyio
+
+
+def put_pod(server: FakeApiServer, name: str = "p", **extra: Any) -> str:
+    made = server.put(PODS, {"metadata": {"name": name, "namespace": "default"}, "spec": {}, **extra})
+    return str(made["metadata"]["uid"])
+
+
+def put_group(server: FakeApiServer) -> str:
+    spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+    made = server.put(PODGROUPS, {"metadata": {"name": "g", "namespace": "default"}, "spec": spec})
+    return str(made["metadata"]["uid"])
+
+
+async def bind(server: FakeApiServer, clock: FakeClock, uid: str, seconds: float = 0) -> list[events.Event]:
+    outcomes: list[events.Event] = []
+    binder = Binder(server.client(clock), clock, outcomes.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(binder.run)
+        binder.submit(Bind("default", "p", uid, "n0"))
+        await settle()
+        if seconds:
+            await clock.advance(seconds)
+            await settle()
+        tasks.cancel_scope.cancel()
+    return outcomes
+
+
+async def test_a_bind_is_reported(server, clock):
+    uid = put_pod(server)
+    assert await bind(server, clock, uid) == [events.BindDone(uid)]
+    assert server.get(PODS, "p", "default")["spec"]["nodeName"] == "n0"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "final"), [(403, "Forbidden", False), (429, "TooManyRequests", False), (409, "Conflict", True)]
+)
+async def test_a_refused_bind_is_not_read_back(server, clock, code, reason, final):
+    uid = put_pod(server)
+    server.fail(status(code, reason), path="/binding", times=1)
+    (outcome,) = await bind(server, clock, uid)
+    assert isinstance(outcome, events.BindFailed)
+    assert outcome.final is final
+    assert server.seen("GET") == []
+
+
+async def test_a_bind_whose_answer_says_nothing_is_read_back(server, clock):
+    """500 may have been carried out: here it was not; the room is given back only after a look."""
+    uid = put_pod(server)
+    server.fail(status(500, "InternalError"), path="/binding", times=1)
+    (outcome,) = await bind(server, clock, uid)
+    assert isinstance(outcome, events.BindFailed)
+    assert not outcome.final
+    assert len(server.seen("GET")) == 1
+
+
+async def test_a_lost_answer_of_a_bind_that_was_carried_out_counts_as_done(server, clock):
+    uid = put_pod(server, spec={"nodeName": "n0"})
+    server.fail(status(504, "Timeout"), path="/binding", times=1)
+    assert await bind(server, clock, uid) == [events.BindDone(uid)]
+
+
+async def test_an_unanswered_look_is_repeated(server, clock):
+    uid = put_pod(server)
+    server.fail(status(500, "InternalError"), path="/binding", times=1)
+    server.fail(status(503, "ServiceUnavailable"), path="/pods/p", times=1)
+    assert await bind(server, clock, uid) == []
+    server.faults.clear()
+    server.fail(status(500, "InternalError"), path="/binding", times=1)
+    (outcome,) = await bind(server, clock, uid, seconds=5)
+    assert isinstance(outcome, events.BindFailed)
+
+
+async def test_a_pod_made_again_under_the_name_is_final(server, clock):
+    put_pod(server)
+    (outcome,) = await bind(server, clock, "another-uid")
+    assert isinstance(outcome, events.BindFailed)
+    assert outcome.final
+
+
+@asynccontextmanager
+async def writing(server: FakeApiServer, clock: FakeClock) -> AsyncIterator[StatusWriter]:
+    client = server.client(clock)
+    pods = Informer(client, PODS, Pod, clock=clock)
+    groups = Informer(client, PODGROUPS, clock=clock, decode=v1beta1.pod_group)
+    writer = StatusWriter(client, clock, pods, groups)
+    async with anyio.create_task_group() as tasks:
+        for run in (pods.run, groups.run, writer.controller.run):
+            tasks.start_soon(run)
+        await pods.synced.wait()
+        await groups.synced.wait()
+        yield writer
+        tasks.cancel_scope.cancel()
+
+
+def patches(server: FakeApiServer) -> int:
+    return len(server.seen("PATCH"))
+
+
+def told(server: FakeApiServer, read: Callable[[FakeApiServer], Any]) -> list[tuple[str, str]]:
+    return [(c["status"], c["message"]) for c in read(server).get("status", {}).get("conditions", [])]
+
+
+async def test_a_groups_condition_is_written_once_and_true_is_terminal(server, clock):
+    uid = put_group(server)
+    key = GroupKey("default", "g")
+
+    async with writing(server, clock) as writer:
+
+        async def say(status_: Any, message: str) -> int:
+            writer.set_group(SetGroupCondition(key, uid, status_, conditions.UNSCHEDULABLE, message))
+            await settle()
+            return patches(server)
+
+        assert await say("False", "no room") == 1
+        assert await say("False", "no room") == 1
+        assert await say("False", "less room") == 2
+        assert await say("True", "bound") == 3
+        assert await say("False", "no room") == 3
+    assert told(server, lambda s: s.get(PODGROUPS, "g", "default")) == [("True", "bound")]
+
+
+async def test_a_pods_message_changes_at_most_every_half_minute(server, clock):
+    uid = put_pod(server)
+    async with writing(server, clock) as writer:
+        for count in range(5):
+            writer.set_pod(SetPodCondition("default", "p", uid, conditions.UNSCHEDULABLE, f"{count} of 9 fit"))
+            await settle()
+        assert patches(server) == 1
+        writer.set_pod(SetPodCondition("default", "p", uid, conditions.SCHEDULER_ERROR, "they disagree"))
+        await settle()
+        assert patches(server) == 2, "another reason is news"
+        writer.set_pod(SetPodCondition("default", "p", uid, conditions.SCHEDULER_ERROR, "they disagree on priority"))
+        await clock.advance(POD_MESSAGE_EVERY + 1)
+        await settle()
+    assert told(server, lambda s: s.get(PODS, "p", "default")) == [("False", "they disagree on priority")]
+
+
+async def test_conditions_of_what_is_gone_or_bound_are_dropped(server, clock):
+    """B4."""
+    put_pod(server, "bound", spec={"nodeName": "n0"})
+    bound_uid = str(server.get(PODS, "bound", "default")["metadata"]["uid"])
+    async with writing(server, clock) as writer:
+        writer.set_pod(SetPodCondition("default", "gone", "uid", conditions.UNSCHEDULABLE, "x"))
+        writer.set_pod(SetPodCondition("default", "bound", bound_uid, conditions.UNSCHEDULABLE, "x"))
+        writer.set_group(SetGroupCondition(GroupKey("default", "gone"), "uid", "True", "Scheduled", "x"))
+        await clock.advance(60)
+        await settle()
+    assert patches(server) == 0
+
+
+async def test_a_refused_write_is_tried_again(server, clock):
+    uid = put_group(server)
+    server.fail(status(500, "InternalError"), path="/status", times=2)
+    async with writing(server, clock) as writer:
+        writer.set_group(SetGroupCondition(GroupKey("default", "g"), uid, "True", "Scheduled", "bound"))
+        await settle()
+        await clock.advance(5)
+        await settle()
+    assert told(server, lambda s: s.get(PODGROUPS, "g", "default")) == [("True", "bound")]
