@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from api import names
-from cli.process import foreground
+from cli.process import LogFormat, foreground
 
 
 def controllers(
     *,
     kubeconfig: Path | None = None,
     context: str | None = None,
-    scheduler_name: list[str] | None = None,
-    log_format: Literal["auto", "json", "text"] = "auto",
+    scheduler_name: Annotated[list[str] | None, Parameter(negative="")] = None,
+    log_format: LogFormat = "auto",
 ) -> None:
     """Make the Workloads and PodGroups of Jobs, until Ctrl-C.
 
@@ -29,7 +31,7 @@ def controllers(
     log_format
         json: one object a line; text: for people; auto: text on a terminal.
     """
-    from controllers.app import run
+    from controllers.app import program
 
-    scheduler_names = scheduler_name or [names.SCHEDULER_NAME]
-    foreground(lambda json_logs: run(kubeconfig, context, scheduler_names, json_logs=json_logs), log_format)
+    scheduler_names = frozenset(scheduler_name or [names.SCHEDULER_NAME])
+    foreground(program(scheduler_names), kubeconfig, context, log_format)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Literal, NoReturn
 
 import anyio
 
 from runtime.errors import ConfigError
+from runtime.process import Program, run
 
 LogFormat = Literal["auto", "json", "text"]
 
 
-def foreground(run: Callable[[bool | None], Awaitable[int]], log_format: LogFormat) -> NoReturn:
-    """Run to the end and exit with its status; unusable settings are one line and status 2.
-
-    :param run: gets whether logs are JSON; None lets it decide by the terminal
-    """
+def foreground(program: Program, kubeconfig: Path | None, context: str | None, log_format: LogFormat) -> NoReturn:
+    """Run to the end and exit with its status; unusable settings are one line and status 2."""
     json_logs = {"auto": None, "json": True, "text": False}[log_format]
 
     async def main() -> int:
-        return await run(json_logs)
+        return await run(program, kubeconfig, context, json_logs=json_logs)
 
     try:
         status = anyio.run(main)

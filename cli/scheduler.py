@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from api import names
-from cli.process import foreground
+from cli.process import LogFormat, foreground
 
 
 def scheduler(
@@ -16,7 +16,7 @@ def scheduler(
     kubeconfig: Path | None = None,
     context: str | None = None,
     scheduler_name: Annotated[list[str] | None, Parameter(negative="")] = None,
-    log_format: Literal["auto", "json", "text"] = "auto",
+    log_format: LogFormat = "auto",
 ) -> None:
     """Run the gang scheduler until Ctrl-C.
 
@@ -31,7 +31,7 @@ def scheduler(
     log_format
         json: one object a line; text: for people; auto: text on a terminal.
     """
-    from scheduler.app import run
+    from scheduler.app import program
 
     scheduler_names = frozenset(scheduler_name or [names.SCHEDULER_NAME])
-    foreground(lambda json_logs: run(kubeconfig, context, scheduler_names, json_logs=json_logs), log_format)
+    foreground(program(scheduler_names), kubeconfig, context, log_format)

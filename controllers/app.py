@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from api import names, v1beta1
 from api.model import PodGroup, Workload
@@ -13,16 +12,13 @@ from controllers.job import JobController
 from controllers.podgroup_protection import ProtectionController
 from controllers.pods import index, slim
 from controllers.resources import PODGROUPS, WORKLOADS
-from runtime import telemetry
 from runtime.client import Client
-from runtime.clock import Clock, SystemClock
+from runtime.clock import Clock
 from runtime.events import EventRecorder
 from runtime.informer import Informer
-from runtime.kr8s_seam import connect
 from runtime.manager import Manager
-from runtime.memory import tune_gc
+from runtime.process import Program
 from runtime.resources import JOBS, PODS, PRIORITYCLASSES
-from runtime.usable import usable_before_signal
 
 COMPONENT = f"{names.GROUP}/controllers"
 #: What is read, in the order in which a cluster that is not ready for us is told of.
@@ -68,28 +64,10 @@ class Controllers:
         await native.measure(self._client, self._clock, self.job.set_native)
 
 
-async def run(
-    kubeconfig: Path | None,
-    context: str | None = None,
-    scheduler_names: Iterable[str] = (names.SCHEDULER_NAME,),
-    *,
-    json_logs: bool | None = None,
-) -> int:
-    """Run until stopped by a signal; return the exit status.
+def program(scheduler_names: frozenset[str]) -> Program:
+    """Return the controllers for Jobs whose pods name one of these schedulers, or that are marked."""
 
-    :raises ConfigError: the kubeconfig cannot be used
-    """
-    telemetry.setup("phalanx-controllers", json_logs=json_logs)
-    tune_gc()
-    clock = SystemClock()
-    api = await connect(kubeconfig, context, user_agent="phalanx-controllers")
-    try:
-        client = Client(api, clock=clock)
-        if not await usable_before_signal(client, clock, READ, v1beta1.REMEDIES):
-            return 0
-        manager = Manager(clock)
+    def add_to(client: Client, clock: Clock, manager: Manager) -> None:
         Controllers(client, clock, scheduler_names).add_to(manager)
-        return await manager.run()
-    finally:
-        await api.aclose()
-        telemetry.shutdown()
+
+    return Program("phalanx-controllers", READ, v1beta1.REMEDIES, add_to)
