@@ -118,7 +118,7 @@ class Shell:
                 entity=decision.entity,
                 placed=decision.placed,
                 ms=round(elapsed * 1e3, 2),
-                message=decision.message,
+                reason=decision.message,
             )
             self._carry_out(decision)
         return True
