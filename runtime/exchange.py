@@ -174,7 +174,7 @@ class Exchange:
             stream=request.stack is not None,
             params=request.params,
             content=request.body,
-            headers={"Content-Type": request.content_type},
+            headers=None if request.content_type == JSON else {"Content-Type": request.content_type},
             timeout=timeout,
         )
 

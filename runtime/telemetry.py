@@ -201,9 +201,10 @@ def _setup_logs(json_logs: bool, level: str) -> None:
         ]
     else:
         shared.append(structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False))
-        render = [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ, pad_event_to=48)
-        ]
+        colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        # Not rich's tracebacks: one takes the event loop for a second.
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=48, exception_formatter=plain)]
     # Libraries log through the standard library: one format for all.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -98,6 +98,7 @@ class RateLimitingQueue(Generic[K]):
             return
         if self._shut_down:
             return
+        self._promote()  # what is due is no delay any more, whether or not a worker was free to see it
         deadline = self._clock.monotonic() + seconds
         current = self._deadlines.get(key)
         if current is not None and current[0] <= deadline:
@@ -231,6 +232,7 @@ class RateLimitingQueue(Generic[K]):
 
     def shut_down(self, *, drain: bool = True) -> None:
         """Ignore adds from now on and drop delays; waiting keys are still handed out if ``drain``."""
+        self._promote()
         self._shut_down = True
         self._deadlines.clear()
         self._delayed.clear()

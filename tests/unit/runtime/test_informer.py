@@ -212,6 +212,7 @@ async def test_an_expired_continue_token_starts_the_list_over(server: FakeApiSer
         server.compact()
         await clock.advance(60)
         assert views == [5], "the old state stays readable until the new one is whole"
+        assert "limit" not in (server.seen("GET", watch=False)[-1].params or {}), "pages were too slow: all in one"
         assert content(informer) == truth(server)
         assert len(informer.store) == 5
 

@@ -117,6 +117,7 @@ async def test_order_up_and_down(server: FakeApiServer, clock: FakeClock) -> Non
         await settle()
         assert world.diary == ["+reconcile", "-reconcile", "-loop", "released", "-events", "-probes"]
     assert world.result == 0
+    assert not world.manager.leading
     assert not server.watches
     assert world.exits == []
 

@@ -297,6 +297,28 @@ async def test_tls(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.Mo
             await api.aclose()
 
 
+async def test_a_login_takes_new_certificates_into_use(server: FakeApiServer, tmp_path: Path) -> None:
+    certificate, key = self_signed()
+    (tmp_path / "cert").write_bytes(certificate)
+    (tmp_path / "key").write_bytes(key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+
+    def trusting(url: str, authority: bytes) -> Path:
+        cluster = {"certificate-authority-data": base64.b64encode(authority).decode()}
+        return kubeconfig(tmp_path / "config", url, token="t", cluster=cluster)
+
+    async with server.serve(context) as url:
+        api = await connect(trusting(url, self_signed()[0]), user_agent="phalanx/test")
+        client = Client(api, clock=SystemClock())
+        with pytest.raises(Unreachable):
+            await client.list_page(THINGS)
+        trusting(url, certificate)
+        await api.login()
+        assert (await client.list_page(THINGS)).items == []
+        await api.aclose()
+
+
 async def test_the_service_account_token_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:

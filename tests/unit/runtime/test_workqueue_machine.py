@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import anyio
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -44,9 +43,7 @@ class QueueMachine(RuleBasedStateMachine):
             except QueueShutDown:
                 return
             assert key not in self.held, "two workers hold one key"
-            if self.deadlines.get(key, 1e9) <= self.clock.monotonic():
-                del self.deadlines[key]
-                self.wanted.add(key)
+            self.fall_due()
             assert key in self.wanted, "nobody asked for this"
             self.wanted.discard(key)
             release = self.held[key] = asyncio.Event()
@@ -55,6 +52,18 @@ class QueueMachine(RuleBasedStateMachine):
             finally:
                 del self.held[key]
                 self.queue.done(key)
+
+    def fall_due(self) -> None:
+        now = self.clock.monotonic()
+        for key in [key for key, deadline in self.deadlines.items() if deadline <= now]:
+            del self.deadlines[key]
+            self.wanted.add(key)
+
+    def delay(self, key: str, seconds: float) -> None:
+        if not self.closed:
+            self.fall_due()
+            deadline = self.clock.monotonic() + seconds
+            self.deadlines[key] = min(deadline, self.deadlines.get(key, deadline))
 
     @rule(key=keys, priority=st.integers(-2, 2))
     def add(self, key: str, priority: int) -> None:
@@ -66,16 +75,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(key=keys, seconds=st.sampled_from([1.0, 2.0, 5.0, 9.0]))
     def add_after(self, key: str, seconds: float) -> None:
         self.queue.add_after(key, seconds)
-        if not self.closed:
-            deadline = self.clock.monotonic() + seconds
-            self.deadlines[key] = min(deadline, self.deadlines.get(key, deadline))
+        self.delay(key, seconds)
 
     @rule(key=keys)
     def fail(self, key: str) -> None:
-        delay = self.queue.add_rate_limited(key)
-        if not self.closed:
-            deadline = self.clock.monotonic() + delay
-            self.deadlines[key] = min(deadline, self.deadlines.get(key, deadline))
+        self.delay(key, self.queue.add_rate_limited(key))
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def pass_time(self, seconds: float) -> None:
@@ -108,6 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
     def shut_down(self, drain: bool) -> None:
         self.closed = True
         self.queue.shut_down(drain=drain)
+        self.fall_due()
         self.deadlines.clear()
         if not drain:
             self.wanted.clear()
@@ -120,29 +125,31 @@ class QueueMachine(RuleBasedStateMachine):
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
+        self.fall_due()
         free = WORKERS - len(self.held)
-        now = self.clock.monotonic()
         ready = {key for key in self.wanted if key not in self.held}
-        ready |= {key for key, deadline in self.deadlines.items() if deadline <= now and key not in self.held}
         assert not (free and ready), "a worker is free and a key waits"
 
     def teardown(self) -> None:
         if not hasattr(self, "runner"):
             return
-        self.queue.shut_down()
+        if not self.closed:
+            self.shut_down(drain=True)
 
         async def end() -> None:
-            with anyio.fail_after(5):
-                while not all(task.done() for task in self.tasks):
-                    for event in list(self.held.values()):
-                        event.set()
-                    await settle()
-                await self.queue.wait_idle()
+            for _ in range(50):
+                for event in list(self.held.values()):
+                    event.set()
+                await settle()
+            assert all(task.done() for task in self.tasks), "a worker never ends"
+            await self.queue.wait_idle()
 
-        self.runner.run(end())
-        assert all(task.cancelled() or task.result() is None for task in self.tasks)
-        assert not self.wanted or self.closed
-        self.runner.close()
+        try:
+            self.runner.run(end())
+            assert all(task.cancelled() or task.result() is None for task in self.tasks)
+            assert self.wanted == set(), "drained"
+        finally:
+            self.runner.close()
 
 
 TestQueueMachine = QueueMachine.TestCase
