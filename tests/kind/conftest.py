@@ -144,6 +144,20 @@ def _processes(cluster: Cluster) -> Phalanx:
     return Phalanx(cluster)
 
 
+@pytest.fixture(scope="session")
+def spare(own_cluster: OwnCluster) -> Iterator[Phalanx]:
+    """A second cluster, whose processes and control plane tests may kill. Each leaves the control plane whole."""
+    with own_cluster(name="spare", nodes=4) as made:
+        yield Phalanx(made)
+
+
+@pytest.fixture(scope="session")
+def spare_kube(spare: Phalanx) -> Iterator[Kube]:
+    """Requests to the spare cluster, as administrator."""
+    with Kube(spare.cluster.kubeconfig) as requests:
+        yield requests
+
+
 @pytest.fixture
 def phalanx(_processes: Phalanx) -> Phalanx:
     """Both processes on the shared cluster; they work when the test begins."""
