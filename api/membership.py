@@ -81,3 +81,14 @@ def counts(pod: Pod, group: PodGroup) -> bool:
         return True
     owner = owning_job(pod)
     return owner is not None and owner.uid == job_uid
+
+
+def name_taken(pod: Pod, group: PodGroup) -> bool:
+    """Whether the group has the name of the group of the pod's Job, but is somebody else's: the pod is held.
+
+    A group that has another name was named by whoever made it for the pod, and answers for it.
+    """
+    owner = owning_job(pod)
+    if owner is None or group.job_uid == owner.uid:
+        return False
+    return group.metadata.name == names.group_name(owner.name, owner.uid)

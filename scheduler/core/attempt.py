@@ -29,8 +29,7 @@ def try_group(state: State, group: GroupInfo) -> tuple[Decision, bool, list[Grou
     Returns the decision, whether nothing is left to place, and the groups whose reserved room was taken back.
     """
     members = group.wanting()
-    live = [info for info in group.all_pods() if not info.pod.terminal and _is_member(group, info)]
-    problem = messages.disagreement(live) or messages.unsupported(group, members)
+    problem = messages.disagreement(_live_members(group)) or messages.unsupported(group, members)
     if problem is not None:
         _release(state, members)
         return _refuse(group, "error", conditions.SCHEDULER_ERROR, problem), False, []
@@ -98,9 +97,19 @@ def tell_reached(group: GroupInfo) -> Decision:
 
 def tell_incomplete(group: GroupInfo) -> Decision | None:
     """Tell what a group waits for that cannot be tried; None where that was told already."""
-    message = messages.incomplete(group)
+    robbed = group.robbed
+    if robbed:
+        # The PodGroup is not ours to write on; the Job's Events say the same.
+        text = messages.name_taken(group)
+        held = [_pod_condition(info, conditions.SCHEDULER_ERROR, text) for info in robbed]
+        return Decision(str(group.key), _trace_uid(group), "error", text, 0, len(robbed), list(held))
+    # Another scheduler's members are why ours are too few: that is an error, not a matter of waiting.
+    problem = messages.disagreement(_live_members(group)) if group.podgroup is not None else None
+    message = problem or messages.incomplete(group)
     if group.told is not None and group.told[2] == message:
         return None
+    if problem is not None:
+        return _refuse(group, "error", conditions.SCHEDULER_ERROR, problem)
     return _refuse(group, "waiting", conditions.UNSCHEDULABLE, message)
 
 
@@ -111,8 +120,10 @@ def recheck(info: PodInfo) -> Decision:
     return Decision(info.key, info.uid, "waiting", "bind not confirmed by the watch", 0, 1, [instruction])
 
 
-def _is_member(group: GroupInfo, info: PodInfo) -> bool:
-    return info.uid in group.members[info.state]
+def _live_members(group: GroupInfo) -> list[PodInfo]:
+    """Members that run or want to, whichever scheduler they name."""
+    pods = (info for books in group.members.values() for info in books.values())
+    return [info for info in pods if not info.pod.terminal and info.pod.metadata.deletion_timestamp is None]
 
 
 def _take_back_reservations(state: State, group: GroupInfo) -> list[GroupKey]:

@@ -6,13 +6,13 @@ import heapq
 import math
 
 from api import names
-from api.membership import GroupKey, Unknown, group_of, owning_job
+from api.membership import GroupKey, Unknown, group_of, name_taken, owning_job
 from api.model import PodGroup
 from api.wire import Job, Pod
 from scheduler.core import attempt, events
 from scheduler.core.instructions import Decision
 from scheduler.core.queue import EntityId, Order, Queue
-from scheduler.core.state import ON_NODE, GroupInfo, PodInfo, PodState, State
+from scheduler.core.state import ON_NODE, UNPLACED, GroupInfo, PodInfo, PodState, State
 
 #: Seconds a group may lack its PodGroup or members before its pods are told what they wait for.
 INCOMPLETE_AFTER = 5.0
@@ -96,12 +96,16 @@ class Core:
             return PodState.LEAVING if deleting else PodState.BOUND
         if deleting or pod.spec.scheduler_name not in self.scheduler_names:
             return PodState.OUT
-        if pod.spec.scheduling_gates or not info.latched:
+        if pod.spec.scheduling_gates or not info.latched or self._name_taken(info):
             return PodState.HELD
         # An update that does not show our bind yet is older than the bind.
         if info.state in (PodState.ASSUMED, PodState.ACCEPTED, PodState.RESERVED):
             return info.state
         return PodState.PENDING
+
+    def _name_taken(self, info: PodInfo) -> bool:
+        group = self.state.groups.get(info.group) if info.group is not None else None
+        return group is not None and group.podgroup is not None and name_taken(info.pod, group.podgroup)
 
     def _decide_group(self, info: PodInfo) -> bool:
         """Latch the pod's group if it can be told. Returns whether it was."""
@@ -169,18 +173,24 @@ class Core:
             podgroup.metadata.deletion_timestamp,
         ):
             return  # only its status changed
-        self.state.refile(group)
-        self._reconsider(key)
+        self._regroup(group)
 
     def _group_gone(self, key: GroupKey) -> None:
         group = self.state.groups.get(key)
         if group is None:
             return
         group.podgroup, group.told, group.ever_reached = None, None, False
-        self.state.refile(group)
-        self.state.drop_if_empty(key)
         self.queue.forget(key)
-        self._reconsider(key)
+        self._regroup(group)
+        self.state.drop_if_empty(key)
+
+    def _regroup(self, group: GroupInfo) -> None:
+        """The PodGroup came, went, or became another: judge its pods by it anew."""
+        self.state.refile(group)
+        for info in list(group.all_pods()):
+            if info.state in (PodState.HELD, *UNPLACED):
+                self._move(info, self._state_of(info), info.node)
+        self._reconsider(group.key)
 
     def _job_set(self, job: Job) -> None:
         self._jobs[job.metadata.uid] = job
@@ -215,7 +225,7 @@ class Core:
             self.queue.activate(key, order_of_group(group))
         else:
             self.queue.discard(key)
-        if group is not None and not group.complete and (group.wants or group.begun):
+        if group is not None and ((not group.complete and (group.wants or group.begun)) or group.robbed):
             self._incomplete.setdefault(key, None)
         else:
             self._incomplete.pop(key, None)

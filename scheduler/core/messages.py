@@ -52,6 +52,14 @@ def incomplete(group: GroupInfo) -> str:
     return f"{have}: waiting for {group.minimum - there} more to be created (see the Events of their owner)"
 
 
+def name_taken(group: GroupInfo) -> str:
+    """Say that somebody else's PodGroup has the name of the group of the pods' Job."""
+    return (
+        f"the PodGroup {group.key.name} is not controlled by this pod's Job, whose group needs that name; "
+        f"delete it (kubectl delete podgroup {group.key.name}) or create the Job anew"
+    )
+
+
 def disagreement(members: Iterable[PodInfo]) -> str | None:
     """Say on which field the members of a group disagree, with the values, or None where they agree."""
     pods = [info.pod.spec for info in members]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from api import conditions
-from api.membership import GroupKey, counts
+from api.membership import GroupKey, counts, name_taken
 from api.model import PodGroup
 from api.wire import Pod
 from scheduler.core import signature as signatures
@@ -23,7 +23,8 @@ from scheduler.core.signature import Signature
 class PodState(enum.IntEnum):
     """Mutually exclusive states of a pod. Integers, as they key the books that every event looks into."""
 
-    #: Must not be placed: it has scheduling gates, or its group is not decidable before its Job is seen.
+    #: Must not be placed: it has scheduling gates, its group is not decidable before its Job is seen, or a stranger
+    #: took the name of its Job's group.
     HELD = enum.auto()
     #: Unbound, ours to place.
     PENDING = enum.auto()
@@ -152,6 +153,15 @@ class GroupInfo:
     def begun(self) -> bool:
         """Whether it was bound in part and never reached its minimum: it must say so, whatever it waits for."""
         return self.below_minimum and not self.told_reached
+
+    @property
+    def robbed(self) -> list[PodInfo]:
+        """Pods held because this PodGroup has the name of their Job's group, and is not their Job's."""
+        podgroup = self.podgroup
+        if podgroup is None:
+            return []
+        held = [*self.members[PodState.HELD].values(), *self.extras[PodState.HELD].values()]
+        return [info for info in held if name_taken(info.pod, podgroup)]
 
     @property
     def terminating(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from api import names
+from api.membership import GroupKey
 from scheduler.core import events
 from scheduler.core.instructions import Recheck
 from tests.builders import bound, job, node, pod, pod_group
@@ -175,8 +177,7 @@ def test_succeeded_members_count_failed_ones_do_not():
 def test_members_that_disagree_are_an_error_with_both_values(field, changes, values):
     """A19."""
     members = [pod("g-0", group="g"), pod("g-1", group="g", **changes)]
-    # With another scheduler's member the minimum must be reachable by ours for the group to be looked at.
-    world = World(*nodes(1), events.GroupSet(pod_group("g", 1)), *map(events.PodSet, members)).run(until=30)
+    world = World(*nodes(1), events.GroupSet(pod_group("g", 2)), *map(events.PodSet, members)).run(until=30)
     assert world.nodes == {}
     (_, status, message) = world.told()[0]
     assert status == "False"
@@ -298,6 +299,32 @@ def test_members_of_an_eligible_job_that_name_no_group_wait_for_the_jobs():
     assert world.nodes == {}, "its group does not exist"
     name = f"train-{train.metadata.uid[:8]}{train.metadata.uid[9:13]}"
     world.feed(events.GroupSet(pod_group(name, 2, job=owner))).run()
+    assert len(world.nodes) == 2
+
+
+def test_a_strangers_group_of_the_jobs_name_starts_none_of_its_pods():
+    """Its minimum of 1 is not the Job's; the pods wait for the Job's own group."""
+    train = job("train", parallelism=2)
+    owner = ("train", train.metadata.uid)
+    name = names.group_name(*owner)
+    members = [pod(f"train-{i}", owner=owner, group=name) for i in range(2)]
+    stranger = pod_group(name, 1, group_uid="stranger")
+    world = World(*nodes(1), events.GroupSet(stranger), *map(events.PodSet, members)).run(until=30)
+    assert world.nodes == {}
+    assert "is not controlled by this pod's Job" in world.pod_messages()["train-0"]
+    assert world.told() == []
+    # It works the other way round too, and ends well.
+    world.feed(events.GroupGone(GroupKey("default", name)), events.GroupSet(stranger)).run(until=60)
+    assert world.nodes == {}
+    world.feed(events.GroupGone(GroupKey("default", name))).run(until=70)
+    world.feed(events.GroupSet(pod_group(name, 2, job=owner))).run(until=90)
+    assert len(world.nodes) == 2
+
+
+def test_a_group_made_for_a_jobs_pods_under_another_name_answers_for_them():
+    owner = ("train", "0badcafe-1111-4111-8111-111111111111")
+    members = [pod(f"train-{i}", owner=owner, group="mine") for i in range(2)]
+    world = World(*nodes(1), events.GroupSet(pod_group("mine", 2)), *map(events.PodSet, members)).run()
     assert len(world.nodes) == 2
 
 
