@@ -126,7 +126,8 @@ async def apply_condition(
         it says the same
     :param uid: refuse an object made again under the same name
     :returns: whether a request was made
-    :raises Conflict: another manager owns a field of it, or the uid is another
+    :raises Conflict: another manager owns a field of it
+    :raises Invalid: the object of that name has another uid
     """
     if current is not None and same_condition(current, condition):
         return False

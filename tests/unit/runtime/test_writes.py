@@ -164,7 +164,7 @@ async def test_a_condition_is_applied_by_its_own_manager(server: FakeApiServer, 
     assert body["metadata"] == {"name": "a", "namespace": "ns", "uid": uid}
     with pytest.raises(Conflict):
         await apply(server, clock, {**READY, "status": "False"}, manager="third")
-    with pytest.raises(Conflict):
+    with pytest.raises(Invalid):
         await apply(server, clock, READY, uid="another")
     with pytest.raises(NotFound):
         await apply_condition(server.client(clock), THINGS, "b", "ns", READY, "m")
