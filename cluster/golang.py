@@ -43,6 +43,8 @@ class Go:
         env = {key: value for key, value in os.environ.items() if key not in {"GOROOT", "GOOS", "GOARCH"}}
         return env | {
             "CGO_ENABLED": "0",
+            # The compiler is a Go program that lives for seconds: collecting less saves an eighth of the build.
+            "GOGC": os.environ.get("GOGC", "400"),
             # Not "readonly": a go.sum that lacks a line for this platform is completed (in the cache's copy).
             "GOFLAGS": "-mod=mod -buildvcs=false",
             "GOTOOLCHAIN": "local",
