@@ -47,20 +47,27 @@ class Backoff:
 
 
 class Repeats:
-    """Lets a line through when it differs from the last one or a minute went by."""
+    """Lets a line through once a minute, however often and beside however many others it comes."""
+
+    #: Different lines remembered; when there are more, the oldest may be said again early.
+    CAPACITY = 64
 
     def __init__(self, clock: Clock, every: float = 60.0) -> None:
         self._clock = clock
         self._every = every
-        self._last: tuple[str, float] | None = None
+        #: Line -> when it was let through, oldest first.
+        self._let: dict[str, float] = {}
         self._told = False
 
     def allows(self, line: str) -> bool:
         """True when ``line`` should be written now."""
         now = self._clock.monotonic()
-        if self._last is not None and self._last[0] == line and now - self._last[1] < self._every:
+        if now - self._let.get(line, -self._every) < self._every:
             return False
-        self._last = (line, now)
+        self._let.pop(line, None)
+        self._let[line] = now
+        if len(self._let) > self.CAPACITY:
+            del self._let[next(iter(self._let))]
         self._told = True
         return True
 

@@ -6,6 +6,7 @@ events may be lost, doubled or reordered. What it returns or raises decides when
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from runtime.backoff import Repeats
 from runtime.clock import Clock, fail_after
 from runtime.errors import ApiError, Conflict, TerminalError, TooManyRequests, explain
 from runtime.informer import Informer
@@ -86,6 +88,7 @@ class Controller(Generic[K]):
         self._workers = workers
         self._timeout = timeout
         self._log = log.bind(controller=name)
+        self._repeats = Repeats(clock)
         self.statistics = ControllerStatistics()
 
     def enqueue_on(
@@ -165,7 +168,9 @@ class Controller(Generic[K]):
         if isinstance(error, Conflict):
             self._log.debug("changed meanwhile; again", key=key, error=explain(error), retry_in=retry_in)
         elif isinstance(error, ApiError):
-            self._log.warning(explain(error), key=key, retry_in=retry_in)
+            # A cause that hits every object alike (RBAC, an outage) is one line a minute, not one an object.
+            level = logging.WARNING if self._repeats.allows(explain(error, named=False)) else logging.DEBUG
+            self._log.log(level, explain(error), key=key, retry_in=retry_in)
         elif isinstance(error, TimeoutError):
             self.statistics.timeouts += 1
             self._log.warning("reconcile took too long", key=key, limit=self._timeout, retry_in=retry_in)

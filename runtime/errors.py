@@ -199,8 +199,10 @@ class _Target:
     name: str = ""
     subresource: str = ""
 
-    def words(self) -> str:
+    def words(self, *, named: bool = True) -> str:
         text = self.resource + (f"/{self.subresource}" if self.subresource else "")
+        if not named:
+            return text
         if self.name:
             text += f" {self.namespace}/{self.name}" if self.namespace else f" {self.name}"
         elif self.namespace:
@@ -232,13 +234,16 @@ class Explainer:
     install: ClassVar[str] = "kubectl apply -k manifests/<your overlay>"
 
 
-def explain(error: BaseException) -> str:
-    """One line for a human: what was asked, why it was refused, what to do."""
+def explain(error: BaseException, *, named: bool = True) -> str:
+    """One line for a human: what was asked, why it was refused, what to do.
+
+    :param named: false leaves out which object it was: refusals of one cause have one line then
+    """
     if not isinstance(error, ApiError):
         text = str(error) or type(error).__name__
         return " ".join(text.split())
     target = _target(error.path)
-    asked = f"{_VERBS.get(error.verb, 'read')} {target.words()}"
+    asked = f"{_VERBS.get(error.verb, 'read')} {target.words(named=named)}"
     return " ".join(f"cannot {asked}: {_why(error, target)}".split())
 
 

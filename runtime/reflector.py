@@ -113,6 +113,8 @@ class Reflector(Generic[T]):
         }
         self._page_size = page_size
         self._backoff = Backoff(clock, self._rng)
+        # Apart: an outage must not delay the list that a 410 asks for once the server is back.
+        self._expired = Backoff(clock, self._rng)
         self._repeats = Repeats(clock)
         self._version: str | None = None  # where to resume; None: list first
         self._paging_expired = False
@@ -151,18 +153,20 @@ class Reflector(Generic[T]):
             return await self._watch()
         except Gone as error:
             self._version = None
-            return self._failed(error)
+            return self._failed(error, backoff=self._expired)
         except (_Garbled, Undecodable) as error:
             self._version = None
             return self._failed(error)
         except TooManyRequests as error:
             return self._failed(error, error.retry_after)
         except ApiError as error:
+            if "Too large resource version" in error.message:  # the server was restored to an older state
+                self._version = None
             return self._failed(error)
 
-    def _failed(self, error: Exception, at_least: float = 0.0) -> float:
+    def _failed(self, error: Exception, at_least: float = 0.0, *, backoff: Backoff | None = None) -> float:
         self.statistics.failures += 1
-        delay = self._backoff.next(at_least)
+        delay = (backoff or self._backoff).next(at_least)
         line = explain(error)
         if self._repeats.allows(line):
             log.warning(line, resource=self._resource.key, retry_in=round(delay, 1))
@@ -228,7 +232,10 @@ class Reflector(Generic[T]):
             self._raise(event.object)
         if kind == "BOOKMARK":
             self.statistics.bookmarks += 1
+            before = self._version
             self._advance(event.object)
+            if _older(self._version, before):
+                raise _Garbled("the server's history went back (restored from a backup?); listing again")
             return
         if kind not in {"ADDED", "MODIFIED", "DELETED"}:
             self.statistics.undecodable += 1
@@ -241,11 +248,14 @@ class Reflector(Generic[T]):
             self._skip(kind, event.object, error)
             return
         self.statistics.events += 1
+        version = obj.metadata.resource_version or self._version
+        if _older(version, self._version):
+            return  # told twice: a deletion may lie between, so the store alone could not know
         if kind == "DELETED":
             self._sink.deleted((obj.metadata.namespace or "", obj.metadata.name), obj)
         else:
             self._sink.changed(obj)
-        self._version = obj.metadata.resource_version or self._version
+        self._version = version
         self._contact = self._clock.monotonic()
 
     def _skip(self, kind: str, raw: msgspec.Raw, error: Undecodable) -> None:
@@ -275,3 +285,11 @@ class Reflector(Generic[T]):
         except msgspec.MsgspecError as error:
             raise _Garbled(f"a watch ended with an unreadable ERROR ({error}); listing again") from error
         raise from_status("GET", self._resource.path(self._scope["namespace"]), status)
+
+
+def _older(version: str | None, than: str | None) -> bool:
+    """Versions of one resource are ordered as numbers; of a server that counts otherwise, nothing is older."""
+    try:
+        return int(version or 0) < int(than or 0)
+    except ValueError:
+        return False

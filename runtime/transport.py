@@ -7,6 +7,7 @@ and keep a plain kr8s Api.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncIterator
 
@@ -106,7 +107,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 def _translate(error: Exception, request: httpx.Request) -> httpx.TransportError:
-    text = str(error) or type(error).__name__
+    text = _words(error)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout(text, request=request)
     if isinstance(error, TimeoutError):
@@ -114,3 +115,16 @@ def _translate(error: Exception, request: httpx.Request) -> httpx.TransportError
     if isinstance(error, aiohttp.ClientConnectorError):
         return httpx.ConnectError(text, request=request)
     return httpx.ReadError(text, request=request)
+
+
+def _words(error: Exception) -> str:
+    """What happened, without aiohttp's own objects: the same fault has the same words each time."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"TLS: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        # asyncio's own text of a refused connection is about its call; an unknown name has no errno.
+        number = error.os_error.errno or 0
+        return os.strerror(number) if number > 0 else str(error.os_error)
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the connection ended in the middle of an answer"
+    return str(error) or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import anyio
 import structlog
 
 from api.wire import Pod
+from runtime.backoff import Repeats
 from runtime.client import Client
 from runtime.clock import Clock
 from runtime.errors import ApiError, Conflict, NotFound, explain
@@ -40,6 +42,7 @@ class Binder:
         self._report = report
         self._queue: deque[Bind] = deque()
         self._news = anyio.Event()
+        self._repeats = Repeats(clock)
 
     def submit(self, bind: Bind) -> None:
         """Queue a bind; returns at once."""
@@ -68,7 +71,8 @@ class Binder:
         except (NotFound, Conflict) as error:
             return events.BindFailed(bind.uid, explain(error), final=True)
         except ApiError as error:
-            log.warning("bind failed", pod=f"{bind.namespace}/{bind.name}", node=bind.node, error=explain(error))
+            level = logging.WARNING if self._repeats.allows(explain(error, named=False)) else logging.DEBUG
+            log.log(level, "bind failed", pod=f"{bind.namespace}/{bind.name}", node=bind.node, error=explain(error))
             if error.ambiguous:
                 return await self._read_back(bind, explain(error))
             return events.BindFailed(bind.uid, explain(error))
