@@ -461,7 +461,8 @@ class _Replay:
         self.partial: dict[str, float] = {}
         self.reached: set[str] = set()
         self.started: set[str] = set()
-        self.lost: dict[str, str] = {}
+        #: By the group's uid: the last loss outside of us before its partial time, or else the first one in it.
+        self.lost: dict[str, tuple[float, str]] = {}
 
     def run(self) -> Report:
         for index, change in enumerate(self.changes):
@@ -473,10 +474,10 @@ class _Replay:
             elif change.resource == "podgroups":
                 self._group(change, before)
             elif change.view is None or not getattr(change.view, "usable", True):
-                self._node_lost(change.uid, before)
+                self._node_lost(change, before)
         for uid in list(self.partial):
             group = next((g for g in self.world.groups.values() if g.uid == uid), None)
-            if group is not None and uid not in self.lost:
+            if group is not None and not self._excused(uid):
                 text = f"group {group.namespace}/{group.name}: {self.world.bound(group)} of {group.minimum} bound"
                 self.report.partial_now.append(text)
             self._end_partial(uid, self.now, "the end")
@@ -502,7 +503,7 @@ class _Replay:
         group = self.world.groups.get(about.key) if about.group else None
         if group is not None:
             if pod is None or pod.deleting or pod.phase == "Failed":
-                self.lost.setdefault(group.uid, f"member {about.name} was deleted or failed")
+                self._lose(group.uid, change.time, f"member {about.name} was deleted or failed")
             self._count(group, change.time)
 
     def _judge_bind(self, index: int, change: Change) -> None:
@@ -633,24 +634,34 @@ class _Replay:
             self._end_partial(group.uid, when, "it had no member left")
 
     def _end_partial(self, uid: str, when: float, why: str) -> None:
-        since = self.partial.pop(uid, None)
+        since = self.partial.get(uid)
         if since is None:
             return
+        excused = self._excused(uid)
+        del self.partial[uid]
         group = next((g for g in self.world.groups.values() if g.uid == uid), None)
         name = f"{group.namespace}/{group.name}" if group else uid
         bound = f"{self.world.bound(group)} of {group.minimum} bound, " if group else ""
         text = f"group {name} was partial for {when - since:.1f} s ({bound}until {why})"
-        if uid in self.lost:
-            text += f"; {self.lost[uid]}"
+        if excused:
+            text += f"; {self.lost[uid][1]}"
         self.report.partial = sorted([*self.report.partial, (round(when - since, 3), text)], reverse=True)
         if when - since > PARTIAL_SECONDS:
-            (self.report.excused if uid in self.lost else self.report.violations).append(text)
+            (self.report.excused if excused else self.report.violations).append(text)
 
-    def _node_lost(self, uid: str, before: View | None) -> None:
-        name = before.name if isinstance(before, NodeView) else uid
+    def _lose(self, uid: str, when: float, what: str) -> None:
+        if uid not in self.partial or self.lost.get(uid, (0.0, ""))[0] < self.partial[uid]:
+            self.lost[uid] = (when, what)
+
+    def _excused(self, uid: str) -> bool:
+        """Whether a member or a node was lost while the group was being bound, and not only after too long."""
+        since, lost = self.partial[uid], self.lost.get(uid)
+        return lost is not None and since - LAG <= lost[0] <= since + PARTIAL_SECONDS
+
+    def _node_lost(self, change: Change, before: View | None) -> None:
+        name = before.name if isinstance(before, NodeView) else change.uid
         for group in self.world.groups.values():
-            if group.uid in self.partial:
-                self.lost.setdefault(group.uid, f"node {name} was lost")
+            self._lose(group.uid, change.time, f"node {name} was lost")
 
 
 # --- when it is quiet -------------------------------------------------------------------------------------
