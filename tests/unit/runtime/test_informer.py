@@ -282,7 +282,7 @@ async def test_jitter_is_full(clock: FakeClock, server: FakeApiServer) -> None:
     [
         (b"this is not JSON\n", 2, "not an event"),
         (b'{"type":"ADDED","object":[]}\n', 2, "no readable metadata"),
-        (b'{"type":"WEIRD","object":{"metadata":{"resourceVersion":"900"}}}\n', 1, "unknown type"),
+        (b'{"type":"WEIRD","object":{"metadata":{"resourceVersion":"100"}}}\n', 1, "unknown type"),
         (b'{"type":"ADDED","object":{"metadata":{"name":"x","uid":"u"},"spec":7}}\n', 1, "cannot be read"),
         (b'{"type":"ERROR","object":{"code":500,"message":"etcd has no leader"}}\n', 1, "etcd has no leader"),
     ],
@@ -321,6 +321,42 @@ async def test_an_unreadable_object_keeps_its_last_state_until_deleted(server: F
         await settle()
         assert seen.summary[-1] == "delete a"
         assert informer.statistics.reflector.undecodable == 3
+
+
+async def test_an_event_told_twice_does_not_bring_back_what_was_deleted(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.put(THINGS, thing("a"))
+        server.remove(THINGS, "a", "ns")
+        for _, _, kind, obj, _ in server.history:
+            server.watches[0].send_event(kind, obj)
+        await settle()
+        assert seen.summary == ["add a", "delete a"]
+
+
+@pytest.mark.parametrize("sign", ["bookmark", "status"])
+async def test_a_server_restored_to_an_older_state_is_listed_again(
+    server: FakeApiServer, clock: FakeClock, sign: str
+) -> None:
+    server.put(THINGS, thing("a"))
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.remove(THINGS, "a", "ns")
+        server.version = 50
+        server.history.clear()
+        server.put(THINGS, thing("old"))
+        if sign == "bookmark":
+            server.watches[0].lines.clear()
+            server.bookmark()
+        else:
+            server.end_watches("reset")
+            server.fail(status(504, "Timeout", "Timeout: Too large resource version: 102, current: 51"), watch=True)
+        await clock.advance(5)
+        assert content(informer) == truth(server)
+        assert set(content(informer)) == {("ns", "old")}
 
 
 async def test_a_failing_list_says_so_once_a_minute_and_recovers(server: FakeApiServer, clock: FakeClock) -> None:

@@ -152,7 +152,8 @@ class InformerMachine(RuleBasedStateMachine):
         for watch in self.server.watches:
             watch.stalled = False
             watch.wake()
-        self.runner.run(self.clock.advance(100))
+        # At worst: a dead connection is noticed, then it backs off twice at the cap.
+        self.runner.run(self.clock.advance(75 + 2 * 30 + 1))
         try:
             self.consistent()
             assert content(self.informer) == truth(self.server)
