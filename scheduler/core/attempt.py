@@ -42,8 +42,6 @@ def try_group(state: State, group: GroupInfo) -> tuple[Decision, bool, list[Grou
             for info, node in plan:
                 state.move(info, PodState.RESERVED, node)
         text = messages.does_not_fit(group, len(plan), placement)
-        if group.bind_error:
-            text = f"{text}; last bind error: {group.bind_error}"
         return _refuse(group, "unschedulable", conditions.UNSCHEDULABLE, text), False, robbed
     instructions: list[Instruction] = list(_bind(state, plan))
     more, extra_placement = _plan(state, group.wanting(extras=True))
@@ -70,29 +68,33 @@ def try_pod(state: State, info: PodInfo) -> tuple[Decision, bool]:
     problem = messages.pod_unsupported(info)
     reason = conditions.SCHEDULER_ERROR if problem else conditions.UNSCHEDULABLE
     verdict: Verdict = "error" if problem else "unschedulable"
-    instructions: list[Instruction]
     if problem is None:
         plan, placement = _plan(state, [info])
         if plan:
-            instructions = list(_bind(state, plan))
+            instructions: list[Instruction] = list(_bind(state, plan))
             node = plan[0][1]
             note = f"Successfully assigned {info.key} to {node}"
             instructions.append(EmitEvent(_pod_ref(info), "Normal", "Scheduled", note))
             return Decision(info.key, info.uid, "scheduled", note, 1, 1, instructions), True
         problem = messages.pod_does_not_fit(placement)
-    instructions = [_pod_condition(info, reason, problem)]
-    current = conditions.find(info.pod.status.conditions, conditions.POD_SCHEDULED)
-    if current is None or (current.reason, current.message) != (reason, problem):
-        instructions.append(EmitEvent(_pod_ref(info), "Warning", "FailedScheduling", problem))
-    return Decision(info.key, info.uid, verdict, problem, 0, 1, instructions), False
+    return _refuse_pod(info, verdict, reason, problem), False
 
 
 def tell_reached(group: GroupInfo) -> Decision:
     """Tell that the group's minimum is bound, once."""
     message = messages.reached(group)
-    group.bind_error = ""
     instructions = _tell(group, "True", conditions.SCHEDULED, message)
     return Decision(str(group.key), _trace_uid(group), "scheduled", message, 0, 0, instructions)
+
+
+def tell_bind_trouble(group: GroupInfo, error: str) -> Decision:
+    """Tell that binds of members keep failing though there is room."""
+    return _refuse(group, "error", conditions.SCHEDULER_ERROR, messages.bind_trouble(group, error))
+
+
+def tell_pod_bind_trouble(info: PodInfo, error: str) -> Decision:
+    """Tell that the binds of a pod that is scheduled alone keep failing though there is room."""
+    return _refuse_pod(info, "error", conditions.SCHEDULER_ERROR, f"binding keeps failing: {error}")
 
 
 def tell_incomplete(group: GroupInfo) -> Decision | None:
@@ -184,6 +186,14 @@ def _refuse(group: GroupInfo, verdict: Verdict, reason: str, message: str) -> De
     instructions = _tell(group, "False", reason, message)
     instructions += [_pod_condition(info, reason, message) for info in wanting]
     return Decision(str(group.key), _trace_uid(group), verdict, message, 0, len(wanting), instructions)
+
+
+def _refuse_pod(info: PodInfo, verdict: Verdict, reason: str, message: str) -> Decision:
+    instructions: list[Instruction] = [_pod_condition(info, reason, message)]
+    current = conditions.find(info.pod.status.conditions, conditions.POD_SCHEDULED)
+    if current is None or (current.reason, current.message) != (reason, message):
+        instructions.append(EmitEvent(_pod_ref(info), "Warning", "FailedScheduling", message))
+    return Decision(info.key, info.uid, verdict, message, 0, 1, instructions)
 
 
 def _tell(group: GroupInfo, status: Literal["True", "False"], reason: str, message: str) -> list[Instruction]:

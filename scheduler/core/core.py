@@ -16,6 +16,8 @@ from scheduler.core.state import ON_NODE, UNPLACED, GroupInfo, PodInfo, PodState
 
 #: Seconds a group may lack its PodGroup or members before its pods are told what they wait for.
 INCOMPLETE_AFTER = 5.0
+#: Failed binds in a row after which an entity is told: one is repeated in a second, and mostly succeeds.
+BIND_FAILURES_TOLD = 2
 #: Seconds until an accepted bind that no watch confirmed is looked up.
 RECHECK_AFTER = 30.0
 
@@ -39,6 +41,8 @@ class Core:
         self._incomplete: dict[GroupKey, float | None] = {}
         #: Entities with a failed bind and its message, to be tried again after a back-off.
         self._bind_failed: dict[EntityId, str] = {}
+        #: Those whose binds keep failing, to be told so.
+        self._bind_trouble: dict[EntityId, str] = {}
         #: Accepted binds that have no time yet at which they are looked up.
         self._accepted: list[str] = []
         self._rechecks: list[tuple[float, str]] = []
@@ -236,7 +240,7 @@ class Core:
 
     def next_time(self) -> float | None:
         """When `cycle` has something to do: -inf for now, None for not before another event."""
-        if self._bind_failed or self._room_changed or self._accepted or self._reached:
+        if self._bind_failed or self._bind_trouble or self._room_changed or self._accepted or self._reached:
             return -math.inf
         times = [self._rechecks[0][0]] if self._rechecks else []
         queued = self.queue.next_time()
@@ -250,18 +254,20 @@ class Core:
     def cycle(self, now: float) -> Decision | None:
         """Decide one entity on the state as it is, assume what it places, and return what to do about it."""
         self._settle(now)
-        return self._tell_reached() or self._recheck(now) or self._tell_incomplete(now) or self._try_next(now)
+        return (
+            self._tell_reached()
+            or self._tell_bind_trouble()
+            or self._recheck(now)
+            or self._tell_incomplete(now)
+            or self._try_next(now)
+        )
 
     def _settle(self, now: float) -> None:
         """Give what events left behind its place in time."""
         for entity, message in self._bind_failed.items():
-            group = self.state.groups.get(entity) if isinstance(entity, GroupKey) else None
-            info = self.state.pods.get(entity) if isinstance(entity, str) else None
-            if group is not None and group.wants and group.complete:
-                group.bind_error = message
-                self.queue.failed(entity, order_of_group(group), now, retry=True)
-            elif info is not None and info.state is PodState.PENDING:
-                self.queue.failed(entity, order_of_pod(info), now, retry=True)
+            order = self._order_of(entity)
+            if order is not None and self.queue.failed(entity, order, now, retry=True) >= BIND_FAILURES_TOLD:
+                self._bind_trouble[entity] = message
         self._bind_failed.clear()
         for uid in self._accepted:
             heapq.heappush(self._rechecks, (now + RECHECK_AFTER, uid))
@@ -279,6 +285,23 @@ class Core:
             group = self.state.groups.get(key)
             if group is not None and group.reached and not group.told_reached and self._ours(group):
                 return attempt.tell_reached(group)
+        return None
+
+    def _order_of(self, entity: EntityId) -> Order | None:
+        """The entity's place in the queue; None where it has nothing to try any more."""
+        if isinstance(entity, GroupKey):
+            group = self.state.groups.get(entity)
+            return order_of_group(group) if group is not None and group.wants and group.complete else None
+        info = self.state.pods.get(entity)
+        return order_of_pod(info) if info is not None and info.state is PodState.PENDING else None
+
+    def _tell_bind_trouble(self) -> Decision | None:
+        while self._bind_trouble:
+            entity, message = self._bind_trouble.popitem()
+            if self._order_of(entity) is not None:
+                if isinstance(entity, GroupKey):
+                    return attempt.tell_bind_trouble(self.state.groups[entity], message)
+                return attempt.tell_pod_bind_trouble(self.state.pods[entity], message)
         return None
 
     def _recheck(self, now: float) -> Decision | None:

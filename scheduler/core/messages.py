@@ -52,6 +52,11 @@ def incomplete(group: GroupInfo) -> str:
     return f"{have}: waiting for {group.minimum - there} more to be created (see the Events of their owner)"
 
 
+def bind_trouble(group: GroupInfo, error: str) -> str:
+    """Say that there is room, and what the API server says to the binds."""
+    return f"{group.placed} of {max(group.minimum, 1)} members bound: there is room, but binding keeps failing: {error}"
+
+
 def name_taken(group: GroupInfo) -> str:
     """Say that somebody else's PodGroup has the name of the group of the pods' Job."""
     return (

@@ -64,10 +64,10 @@ class Queue:
         entry.order = order
         self._place(entity, entry, _due(entry))
 
-    def failed(self, entity: EntityId, order: Order, now: float, *, retry: bool = False) -> float:
+    def failed(self, entity: EntityId, order: Order, now: float, *, retry: bool = False) -> int:
         """Record a failed attempt: wait for a change that helps, or with ``retry`` only for the back-off.
 
-        Returns the seconds of back-off.
+        Returns how many attempts have failed since the last success.
         """
         entry = self.entries.setdefault(entity, Entry(order, "waiting"))
         attempts = self._attempts.get(entity, 0)
@@ -76,7 +76,7 @@ class Queue:
         entry.order = order
         entry.backoff_until = now + delay
         self._place(entity, entry, "backoff" if retry else "waiting")
-        return delay
+        return attempts + 1
 
     def discard(self, entity: EntityId) -> None:
         """Take the entity out: it was placed, or it is incomplete."""

@@ -91,8 +91,6 @@ class GroupInfo:
     told: tuple[str, str, str] | None = None
     #: Whether this PodGroup was told to have reached its minimum.
     ever_reached: bool = False
-    #: Last bind failure, until the next success.
-    bind_error: str = ""
 
     @property
     def minimum(self) -> int:

@@ -95,11 +95,26 @@ def test_room_of_a_failed_bind_is_kept_for_its_group():
 
 def test_binds_that_all_fail_back_off():
     world = World(*nodes(1), *gang("g", 2))
-    for _ in range(6):
-        world.fail = {"g-0": "403", "g-1": "403"}
-        world.run(until=world.now + 10)
+    world.refuse = "403"
+    world.run(until=60)
     binds = [d for d in world.decisions if d.verdict == "scheduled" and d.placed]
-    assert len(binds) <= 7
+    assert 5 <= len(binds) <= 10, "at 0, 1, 3, 7, 15, 25 s and so on"
+    assert world.told()[0] == (
+        "default/g",
+        "False",
+        "0 of 2 members bound: there is room, but binding keeps failing: 403",
+    )
+    assert world.pod_messages()["g-0"].endswith("403")
+
+
+def test_a_single_pod_whose_binds_keep_failing_is_told_why():
+    world = World(*nodes(1), events.PodSet(pod("p")))
+    world.refuse = "403 forbidden"
+    world.run(until=30)
+    assert world.pod_messages() == {"p": "binding keeps failing: 403 forbidden"}
+    world.refuse = ""
+    world.run(until=60)
+    assert set(world.nodes) == {"p"}
 
 
 def test_a_group_bound_in_part_says_so_though_no_member_waits():

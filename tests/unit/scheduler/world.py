@@ -24,6 +24,8 @@ class World:
         self.pods: dict[str, Pod] = {}
         #: Names of pods whose next bind fails, with the message.
         self.fail: dict[str, str] = {}
+        #: What every bind is refused with, while set.
+        self.refuse = ""
         self.nodes: dict[str, str] = {}
         #: Whether accepted binds come back by the watch.
         self.confirm = True
@@ -55,8 +57,9 @@ class World:
 
     def _carry_out(self, decision: Decision) -> None:
         for bind in (i for i in decision.instructions if isinstance(i, Bind)):
-            if bind.name in self.fail:
-                self.feed(events.BindFailed(bind.uid, self.fail.pop(bind.name)))
+            error = self.refuse or self.fail.pop(bind.name, "")
+            if error:
+                self.feed(events.BindFailed(bind.uid, error))
                 continue
             self.nodes[bind.name] = bind.node
             self.feed(events.BindDone(bind.uid))
