@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from api import names
 from api.model import (
     Basic,
@@ -127,6 +129,23 @@ def decide(job: Job, scheduler_names: frozenset[str] = frozenset({names.SCHEDULE
     elif job.spec.parallelism < 1:
         return Ineligible("parallelism is 0: it has no pods", asked=False)
     return _plan(job, policy or explicit or "gang")
+
+
+def as_gang(job: Job) -> Job:
+    """Return the Job with the gang policy asked for.
+
+    A Job that was taken on stays so: an elastic one has for a while a parallelism that is not its completions.
+    """
+    annotations = job.metadata.annotations | {names.POLICY_ANNOTATION: "gang"}
+    metadata = msgspec.structs.replace(job.metadata, annotations=annotations)
+    return msgspec.structs.replace(job, metadata=metadata)
+
+
+def minimum_now(job: Job, scheduler_names: frozenset[str]) -> int:
+    """Return the minimum that a Job which was taken on asks for now; 0 where that cannot be told."""
+    verdict = decide(as_gang(job), scheduler_names)
+    gang = verdict.template.scheduling_policy.gang if isinstance(verdict, Eligible) else None
+    return gang.min_count if gang is not None else 0
 
 
 def _explicit_policy(scheduling: JobScheduling | None) -> Literal["basic", "gang"] | None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from api import names
-from api.eligibility import Eligible, Ineligible, Misconfigured, claimed, decide, marked, unknown_annotations
+from api.eligibility import Eligible, Ineligible, Misconfigured, as_gang, claimed, decide, marked, unknown_annotations
 from api.membership import GroupKey, named_group
 from api.model import PodGroup, PodGroupTemplateSpec, Workload
 from api.wire import Job, Pod
@@ -182,7 +180,7 @@ def _minimum(seen: Observed, template: PodGroupTemplateSpec, result: Plan) -> in
         result.reports.append(Report("FailedWorkloadCompilation", note))
     if has == "basic":
         return None
-    verdict = decide(_as_gang(job), seen.scheduler_names)
+    verdict = decide(as_gang(job), seen.scheduler_names)
     if isinstance(verdict, Misconfigured):
         result.reports.append(Report("FailedWorkloadCompilation", verdict.message))
     return groups.min_count(verdict.template) if isinstance(verdict, Eligible) else None
@@ -195,15 +193,8 @@ def _verdict(job: Job, scheduler_names: frozenset[str]) -> Eligible | Ineligible
     """
     verdict = decide(job, scheduler_names)
     if isinstance(verdict, Ineligible) and marked(job):
-        verdict = decide(_as_gang(job), scheduler_names)
+        verdict = decide(as_gang(job), scheduler_names)
     return verdict
-
-
-def _as_gang(job: Job) -> Job:
-    """The Job with the gang policy asked for."""
-    annotations = job.metadata.annotations | {names.POLICY_ANNOTATION: "gang"}
-    metadata = msgspec.structs.replace(job.metadata, annotations=annotations)
-    return msgspec.structs.replace(job, metadata=metadata)
 
 
 def _awaited(seen: Observed) -> bool:

@@ -37,8 +37,8 @@ def try_group(state: State, group: GroupInfo) -> tuple[Decision, bool, list[Grou
     missing = group.missing
     plan, placement = _plan(state, members)
     if len(plan) < missing:
-        if group.below_minimum:
-            # It runs already: what room there is for its missing members is kept from others.
+        if group.begun:
+            # It was bound in part: what room there is for its missing members is kept from others.
             for info, node in plan:
                 state.move(info, PodState.RESERVED, node)
         text = messages.does_not_fit(group, len(plan), placement)
@@ -129,13 +129,13 @@ def _live_members(group: GroupInfo) -> list[PodInfo]:
 
 
 def _take_back_reservations(state: State, group: GroupInfo) -> list[GroupKey]:
-    """Free what the group itself reserved, and if it runs below its minimum what later such groups did.
+    """Free what the group itself reserved, and if it was bound in part what later such groups did.
 
-    Two running groups would otherwise each hold what the other needs.
+    Two of them would otherwise each hold what the other needs.
     """
     _release(state, group.wanting())
     robbed = []
-    if group.below_minimum:
+    if group.begun:
         mine = _seniority(group)
         for other in state.groups.values():
             reserved = list(other.members[PodState.RESERVED].values())

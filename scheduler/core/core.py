@@ -6,6 +6,7 @@ import heapq
 import math
 
 from api import names
+from api.eligibility import minimum_now
 from api.membership import GroupKey, Unknown, group_of, name_taken, owning_job
 from api.model import PodGroup
 from api.wire import Job, Pod
@@ -188,8 +189,17 @@ class Core:
         self._regroup(group)
         self.state.drop_if_empty(key)
 
+    def _compare_with_job(self, group: GroupInfo) -> bool:
+        """Note the minimum that the Job of a group which the controllers made asks for. Returns whether it changed."""
+        job = self._jobs.get((group.podgroup.job_uid if group.podgroup is not None else None) or "")
+        before, group.job_minimum = group.job_minimum, 0
+        if job is not None and group.key.name == names.group_name(job.metadata.name, job.metadata.uid):
+            group.job_minimum = minimum_now(job, self.scheduler_names)
+        return group.job_minimum != before
+
     def _regroup(self, group: GroupInfo) -> None:
         """The PodGroup came, went, or became another: judge its pods by it anew."""
+        self._compare_with_job(group)
         self.state.refile(group)
         for info in list(group.all_pods()):
             if info.state in (PodState.HELD, *UNPLACED):
@@ -198,6 +208,10 @@ class Core:
 
     def _job_set(self, job: Job) -> None:
         self._jobs[job.metadata.uid] = job
+        key = GroupKey(job.metadata.namespace, names.group_name(job.metadata.name, job.metadata.uid))
+        group = self.state.groups.get(key)
+        if group is not None and self._compare_with_job(group):
+            self._reconsider(key)
         for uid in self._undecided.pop(job.metadata.uid, set()):
             info = self.state.pods[uid]
             self._decide_group(info)

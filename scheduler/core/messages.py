@@ -43,6 +43,8 @@ def incomplete(group: GroupInfo) -> str:
         )
     if group.terminating:
         return f"the PodGroup {group.key.name} is being deleted and takes no new members"
+    if group.behind:
+        return f"its Job asks for {group.job_minimum} members now: waiting for minCount {group.minimum} to be raised"
     there = group.placed + group.unplaced
     have = (
         f"{group.placed} of {group.minimum} members bound"

@@ -87,6 +87,8 @@ class GroupInfo:
     #: Pods that count toward the minimum, by state; extras the same.
     members: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
     extras: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
+    #: The minimum its Job asks for now; 0 where it is not a Job's group that the controllers made.
+    job_minimum: int = 0
     #: Verdict last told (status, reason, message), so that nothing is told twice.
     told: tuple[str, str, str] | None = None
     #: Whether this PodGroup was told to have reached its minimum.
@@ -130,9 +132,14 @@ class GroupInfo:
     @property
     def complete(self) -> bool:
         """Whether it can be tried: its PodGroup takes members, and enough of them exist for the minimum."""
-        if self.podgroup is None or self.terminating:
+        if self.podgroup is None or self.terminating or self.behind:
             return False
         return self.placed + self.unplaced >= self.minimum
+
+    @property
+    def behind(self) -> bool:
+        """Whether its Job has grown and its minimum has not: new members would start in part."""
+        return 0 < self.minimum < self.job_minimum
 
     @property
     def reached(self) -> bool:

@@ -296,6 +296,28 @@ def test_lowered_minimum_takes_effect():
     assert len(world.nodes) == 3
 
 
+def test_new_members_of_a_grown_job_wait_for_the_new_minimum():
+    """A5: a node of 7, 3 run, the Job grows to 9 before its PodGroup does; then only 4 of 6 have room."""
+    small = job("train", parallelism=3)
+    owner = ("train", small.metadata.uid)
+    name = names.group_name(*owner)
+    group = pod_group(name, 3, job=owner)
+    members = [pod(f"train-{i}", owner=owner, group=name, index=i) for i in range(9)]
+    world = World(*nodes(1, cpu="7"), events.JobSet(small), events.GroupSet(group))
+    world.feed(*map(events.PodSet, members[:3])).run()
+    assert len(world.nodes) == 3
+    world.feed(events.JobSet(job("train", parallelism=9, job_uid=owner[1])), *map(events.PodSet, members[3:]))
+    world.run(until=30)
+    assert len(world.nodes) == 3
+    assert "waiting for minCount 3 to be raised" in world.pod_messages()["train-8"]
+    world.feed(events.GroupSet(pod_group(name, 9, job=owner))).run(until=60)
+    assert len(world.nodes) == 3
+    world.feed(events.PodSet(pod("other"))).run(until=61)
+    assert "other" in world.nodes, "a group that runs with its old minimum holds no room for its growth"
+    world.feed(events.NodeSet(node("more"))).run(until=90)
+    assert len(world.nodes) == 10
+
+
 def test_basic_groups_have_no_minimum():
     members = [events.PodSet(pod(f"g-{i}", group="g")) for i in range(3)]
     world = World(*nodes(2, cpu="1"), events.GroupSet(pod_group("g", None)), *members).run()
