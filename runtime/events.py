@@ -1,8 +1,8 @@
 """Kubernetes Events for people (``kubectl describe``), never in the way of the work.
 
 :meth:`EventRecorder.event` only appends to a bounded queue. The same thing said again becomes a series on
-the first Event, written at most once in five minutes and never when nothing new happened: a quiet cluster
-sees no writes.
+the first Event, written at most every ten seconds and never when nothing new happened: a quiet cluster sees
+no writes. What is said in ever new words of one object is limited: its condition has the newest words.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ ObjectRef = Mapping[str, Any]
 NOTE_BYTES = 1024
 SHORT_BYTES = 128
 #: Seconds between two writes to one series, and without news after which it is closed.
-SERIES_EVERY = 300.0
+SERIES_EVERY = 10.0
 SERIES_CLOSE = 360.0
+#: New Events for one object and reason: so many at once, then one in this many seconds.
+BURST = 10
+REFILL = 60.0
 MAX_SERIES = 4096
 DRAIN_SECONDS = 5.0
 _FINAL = (Forbidden, Invalid)
@@ -78,6 +81,7 @@ class RecorderStatistics:
 
     recorded: int = 0
     aggregated: int = 0
+    suppressed: int = 0
     dropped: int = 0
     sent: int = 0
     failed: int = 0
@@ -108,6 +112,8 @@ class EventRecorder:
         self._queue: deque[tuple[_Series, dict[str, Any]]] = deque()
         self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
         self._unwritten: dict[int, _Series] = {}  # by id: those that the cluster knows with a smaller count
+        #: (uid, name, reason) -> how many new Events it may have, and when that was counted.
+        self._allowance: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
         self._sequence = itertools.count()
         self._news = anyio.Event()
         self._repeats = Repeats(clock)
@@ -150,6 +156,9 @@ class EventRecorder:
                 self._wake()
             return
         self._close_old(now)
+        if not self._allowed((*identity[:2], reason), now):
+            self.statistics.suppressed += 1
+            return
         if len(self._queue) >= self._capacity:
             self.statistics.dropped += 1
             return
@@ -224,6 +233,15 @@ class EventRecorder:
             else:
                 return True
         raise AssertionError("unreachable")
+
+    def _allowed(self, about: tuple[str, str, str], now: float) -> bool:
+        tokens, since = self._allowance.pop(about, (float(BURST), now))
+        tokens = min(BURST, tokens + (now - since) / REFILL)
+        allowed = tokens >= 1.0
+        self._allowance[about] = (tokens - 1.0 if allowed else tokens, now)
+        if len(self._allowance) > MAX_SERIES:
+            self._allowance.popitem(last=False)
+        return allowed
 
     def _close_old(self, now: float) -> None:
         # The least recently meant come first.

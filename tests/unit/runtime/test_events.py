@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.clock import FakeClock, settle
-from runtime.events import MAX_SERIES, SERIES_EVERY, EventRecorder, cut
+from runtime.events import BURST, MAX_SERIES, REFILL, SERIES_EVERY, EventRecorder, cut
 from runtime.resources import EVENTS
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
@@ -90,6 +90,20 @@ async def test_what_differs_is_another_event(server: FakeApiServer, recorder: Ev
         recorder.event(JOB, "Normal", "Unschedulable", "12 of 16 placed", "Scheduling")
         await settle()
     assert len(written(server)) == 4
+
+
+async def test_ever_new_words_about_one_object_are_limited(
+    server: FakeApiServer, recorder: EventRecorder, clock: FakeClock
+) -> None:
+    async with running(recorder.run):
+        for n in range(200):
+            say(recorder, note=f"{n} of 999 placed")
+            await clock.advance(1)
+        say(recorder, regarding={**JOB, "uid": "another"})
+        recorder.event(JOB, "Normal", "Bound", "all", "Binding")
+        await settle()
+    assert len(written(server)) == BURST + 200 // int(REFILL) + 2
+    assert recorder.statistics.suppressed == 200 - BURST - 200 // int(REFILL)
 
 
 async def test_it_never_blocks_and_counts_what_it_drops(server: FakeApiServer, clock: FakeClock) -> None:
@@ -214,8 +228,9 @@ async def test_the_end_is_bounded(server: FakeApiServer, clock: FakeClock) -> No
 async def test_memory_is_bounded(server: FakeApiServer, clock: FakeClock) -> None:
     recorder = EventRecorder(server.client(clock), "c", clock, capacity=10**6)
     for n in range(MAX_SERIES + 500):
-        say(recorder, note=str(n))
+        say(recorder, regarding={**JOB, "uid": str(n)})
     assert len(recorder._series) == MAX_SERIES
+    assert len(recorder._allowance) == MAX_SERIES
 
 
 async def test_limits_of_the_api(server: FakeApiServer, recorder: EventRecorder) -> None:
