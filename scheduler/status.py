@@ -39,7 +39,7 @@ WORKERS = 8
 
 #: Seconds between two writes to one pod that change nothing but the message: a large group that waits in a busy
 #: cluster would otherwise have all its pods written with each count that changes. The PodGroup's is written at once.
-POD_MESSAGE_EVERY = 30.0
+POD_MESSAGE_EVERY = 10.0
 
 
 @dataclass(frozen=True, slots=True)

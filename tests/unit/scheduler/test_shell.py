@@ -143,7 +143,7 @@ async def test_a_groups_condition_is_written_once_and_true_is_terminal(server, c
     assert told(server, lambda s: s.get(PODGROUPS, "g", "default")) == [("True", "bound")]
 
 
-async def test_a_pods_message_changes_at_most_every_half_minute(server, clock):
+async def test_a_pods_message_changes_now_and_then(server, clock):
     uid = put_pod(server)
     async with writing(server, clock) as writer:
         for count in range(5):
