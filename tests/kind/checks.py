@@ -618,6 +618,8 @@ class _Replay:
             self._blame(change, f"PodGroup {group.name}: the condition went from True to {group.scheduled}")
         if group.scheduled[0] == "False" and not (group.scheduled[1] and group.scheduled[2]):
             self._blame(change, f"PodGroup {group.name}: False without a reason: {group.scheduled}")
+        if before is not None and group.minimum > before.minimum:
+            self._lose(group.uid, change.time, f"its minimum was raised from {before.minimum} to {group.minimum}")
         self._count(group, change.time)
 
     def _count(self, group: GroupView, when: float) -> None:
@@ -659,9 +661,30 @@ class _Replay:
         return lost is not None and since - LAG <= lost[0] <= since + PARTIAL_SECONDS
 
     def _node_lost(self, change: Change, before: View | None) -> None:
-        name = before.name if isinstance(before, NodeView) else change.uid
+        """A node went, or takes no more pods: a loss for the groups that could have had members on it."""
+        node = before if isinstance(before, NodeView) else change.view
+        if not isinstance(node, NodeView) or (isinstance(before, NodeView) and not before.usable):
+            return
         for group in self.world.groups.values():
-            self._lose(group.uid, change.time, f"node {name} was lost")
+            members = self.world.members.get(group.key, {}).values()
+            if any(node.labels.issuperset(pod.selector) for pod in members):
+                self._lose(group.uid, change.time, f"node {node.name} was lost")
+
+
+def timeline(changes: Iterable[Change], namespace: str, group: str) -> list[str]:
+    """What happened to a group and its members, for people."""
+    lines: list[str] = []
+    known: dict[str, View] = {}
+    for change in changes:
+        view = change.view or known.get(change.uid)
+        known |= {change.uid: change.view} if change.view is not None else {}
+        if isinstance(view, PodView) and view.key == (namespace, group):
+            what = f"{view.phase} on {view.node or 'no node'}{', in deletion' if view.deleting else ''}"
+            lines.append(f"{change.time:.3f} rev {change.revision} pod {view.name}: {what if change.view else 'gone'}")
+        elif isinstance(view, GroupView) and view.key == (namespace, group):
+            what = f"minimum {view.minimum}, {view.scheduled}{', in deletion' if view.deleting else ''}"
+            lines.append(f"{change.time:.3f} rev {change.revision} PodGroup: {what if change.view else 'gone'}")
+    return lines
 
 
 # --- when it is quiet -------------------------------------------------------------------------------------

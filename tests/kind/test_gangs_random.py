@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.kind.checks import Watcher, replay, settle, wrong_objects
+from tests.kind.checks import Watcher, replay, settle, timeline, wrong_objects
 from tests.kind.conftest import Phalanx, fresh_namespace
 from tests.kind.kube import Kube, KubeError, job, node, pod, pod_group, until
 
@@ -255,6 +256,9 @@ def test_rounds(kube: Kube, watcher: Watcher, phalanx: Phalanx) -> None:
         *report.partial[:5],
         sep="\n",
     )
+    for seconds, text in report.partial[:5]:
+        if seconds > 3 and (found := re.match(r"group ([^/]+)/(\S+)", text)):
+            print(f"--- {text}", *timeline(watcher.changes(), *found.groups()), sep="\n")
     for text in failures + report.violations + report.partial_now:
         for namespace, story in stories.items():
             if namespace in text:
