@@ -36,6 +36,8 @@ class MissingError(Exception):
 class Moment:
     """Something seen at a time of the local clock."""
 
+    #: The server's own order of all changes.
+    version: int
     at: datetime
     kind: str
     name: str
@@ -96,42 +98,44 @@ class Watched:
         groups = ", ".join(f"{g.metadata.name} {_condition(g)}" for g in self.groups.store.values()) or "none"
         return f"there are {len(pods)} pods ({bound} bound), PodGroups: {groups}"
 
-    def _note(self, kind: str, name: str, what: str) -> None:
-        self.moments.append(Moment(self.clock.now(), kind, name, what))
+    def _note(self, obj: Job | Workload | PodGroup | Pod, what: str) -> None:
+        metadata = obj.metadata
+        version = int(metadata.resource_version or 0)
+        self.moments.append(Moment(version, self.clock.now(), type(obj).__name__, metadata.name, what))
 
     def _job(self, event: EventType, old: Job | None, new: Job | None) -> None:
         if event == "add" and new is not None:
-            self._note("Job", new.metadata.name, f"created, parallelism {new.spec.parallelism}")
+            self._note(new, f"created, parallelism {new.spec.parallelism}")
         elif event == "delete" and old is not None:
-            self._note("Job", old.metadata.name, "deleted")
+            self._note(new or old, "deleted")
         elif old is not None and new is not None and new.finished and not old.finished:
-            self._note("Job", new.metadata.name, "finished")
+            self._note(new, "finished")
 
     def _workload(self, event: EventType, old: Workload | None, new: Workload | None) -> None:
         if event == "add" and new is not None:
-            self._note("Workload", new.metadata.name, "created")
+            self._note(new, "created")
         elif event == "delete" and old is not None:
-            self._note("Workload", old.metadata.name, "deleted")
+            self._note(new or old, "deleted")
 
     def _group(self, event: EventType, old: PodGroup | None, new: PodGroup | None) -> None:
         if event == "add" and new is not None:
-            self._note("PodGroup", new.metadata.name, f"created, minCount {new.min_count}")
+            self._note(new, f"created, minCount {new.min_count}")
         elif event == "delete" and old is not None:
-            self._note("PodGroup", old.metadata.name, "gone")
+            self._note(new or old, "gone")
         elif old is not None and new is not None:
             if new.metadata.deletion_timestamp and not old.metadata.deletion_timestamp:
-                self._note("PodGroup", new.metadata.name, "in deletion, held by its pods")
+                self._note(new, "in deletion, held by its pods")
             if _condition(new) != _condition(old):
-                self._note("PodGroup", new.metadata.name, _condition(new))
+                self._note(new, _condition(new))
 
     def _pod(self, event: EventType, old: Pod | None, new: Pod | None) -> None:
         if event == "add" and new is not None:
             stamp = ", stamped with its group" if named_group(new) is not None else ""
-            self._note("Pod", new.metadata.name, f"created for {new.spec.scheduler_name}{stamp}")
+            self._note(new, f"created for {new.spec.scheduler_name}{stamp}")
         elif event == "delete" and old is not None:
-            self._note("Pod", old.metadata.name, "gone")
+            self._note(new or old, "gone")
         elif old is not None and new is not None and new.spec.node_name and not old.spec.node_name:
-            self._note("Pod", new.metadata.name, f"bound to {new.spec.node_name}")
+            self._note(new, f"bound to {new.spec.node_name}")
 
 
 def _controlled(objects: Iterable[T], job: str) -> T | None:
