@@ -217,11 +217,11 @@ def _min_count(job: Job, policy: str) -> int | Misconfigured:
     if policy == "basic":
         return Misconfigured(field, "the basic policy has no minimum", "remove it, or ask for the gang policy")
     # int() would also take "+4", "4_0" and " 4 "; a count is digits.
-    value = int(text) if text.isascii() and text.isdigit() else 0
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 11 else 0
     if not 1 <= value <= parallelism:
         return Misconfigured(
             field,
-            f'"{text}" is not a number from 1 to {parallelism} (spec.parallelism)',
+            f'"{text[:40]}" is not a number from 1 to {parallelism} (spec.parallelism)',
             "set it to how many pods must start together, or remove it for all of them",
         )
     return value

@@ -21,13 +21,13 @@ _DECIMAL = {
     "P": Decimal(10**15),
     "E": Decimal(10**18),
 }
-#: Larger values do not fit the int64 arrays of a snapshot; the API server caps quantities there too.
-MAX_VALUE = 2**63 - 1
+#: Larger values are cut: 4 PiB, or 4 billion cores. Two thousand of them on one node still add up within an int64.
+MAX_VALUE = 2**52
 
 
 @lru_cache(maxsize=65536)
 def parse(quantity: str | int | float, *, milli: bool = False) -> int:
-    """Parse a quantity to whole units (thousandths with ``milli``), rounded up, capped at int64.
+    """Parse a quantity to whole units (thousandths with ``milli``), rounded up, capped at ``MAX_VALUE``.
 
     :raises ValueError: the text is no quantity.
     """

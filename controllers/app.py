@@ -49,7 +49,13 @@ class Controllers:
             clock=clock,
             scheduler_names=scheduler_names,
         )
-        self.protection = ProtectionController(client, pod_groups=self.pod_groups, pods=self.pods, clock=clock)
+        self.protection = ProtectionController(
+            client,
+            pod_groups=self.pod_groups,
+            pods=self.pods,
+            clock=clock,
+            scheduler_names=frozenset(scheduler_names),
+        )
 
     def add_to(self, manager: Manager) -> None:
         """Let the manager run all of it."""

@@ -104,7 +104,7 @@ def _begin(seen: Observed, result: Plan) -> None:
     """A Job without a Workload of ours: is it ours to take on?"""
     job = seen.job
     verdict = _verdict(job, seen.scheduler_names)
-    asked = _asked(job, verdict)
+    asked = _asked(job, verdict, seen.scheduler_names)
     if isinstance(verdict, Ineligible):
         if verdict.asked or marked(job):
             result.reports.append(_not_eligible(job, verdict.reason))
@@ -222,7 +222,7 @@ _UNMARKED = (
 )
 
 
-def _asked(job: Job, verdict: Eligible | Ineligible | Misconfigured) -> bool:
+def _asked(job: Job, verdict: Eligible | Ineligible | Misconfigured, scheduler_names: frozenset[str]) -> bool:
     """Whether the Job itself asked for a gang, so that it is told why it is none."""
     if isinstance(verdict, Ineligible):
         return verdict.asked
@@ -230,7 +230,7 @@ def _asked(job: Job, verdict: Eligible | Ineligible | Misconfigured) -> bool:
     return (
         names.POLICY_ANNOTATION in annotations
         or names.MIN_COUNT_ANNOTATION in annotations
-        or job.spec.template.spec.scheduler_name == names.SCHEDULER_NAME
+        or job.spec.template.spec.scheduler_name in scheduler_names
     )
 
 

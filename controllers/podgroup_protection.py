@@ -38,21 +38,33 @@ BIND_IN_FLIGHT = 1.0
 _BOUND_AND_LIVE = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
-def held_by_unbound_only(group: PodGroup, pods: list[Pod]) -> bool:
-    """Whether the group's deletion waits for nothing but pods that were never bound. Pure.
+def held_by_unbound_only(group: PodGroup, pods: list[Pod], scheduler_names: frozenset[str]) -> bool:
+    """Whether the group's deletion waits for nothing but pods of ours that were never bound. Pure.
+
+    Another scheduler may have a bind under way for much longer than ours: its groups are not our business.
 
     :param pods: those that name the group
     """
     if group.metadata.deletion_timestamp is None or names.PROTECTION_FINALIZER not in group.metadata.finalizers:
         return False
     live = [pod for pod in pods if not pod.terminal]
-    return bool(live) and not any(was_bound(pod) for pod in live)
+    ours = all(pod.spec.scheduler_name in scheduler_names for pod in live)
+    return bool(live) and ours and not any(was_bound(pod) for pod in live)
 
 
 class ProtectionController:
     """The reconciler of PodGroups in deletion."""
 
-    def __init__(self, client: Client, *, pod_groups: Informer[PodGroup], pods: Informer[Pod], clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        pod_groups: Informer[PodGroup],
+        pods: Informer[Pod],
+        clock: Clock,
+        scheduler_names: frozenset[str] = frozenset({names.SCHEDULER_NAME}),
+    ) -> None:
+        self._scheduler_names = scheduler_names
         self._client = client
         self._pod_groups = pod_groups
         self._pods = pods
@@ -71,7 +83,7 @@ class ProtectionController:
         if group is None:
             return None
         named = GroupKey(*key)
-        if not held_by_unbound_only(group, self._pods.store.by_index(BY_GROUP, named)):
+        if not held_by_unbound_only(group, self._pods.store.by_index(BY_GROUP, named), self._scheduler_names):
             return None
         since = self._seen.setdefault(group.metadata.uid, self._clock.monotonic())
         left = since + BIND_IN_FLIGHT - self._clock.monotonic()

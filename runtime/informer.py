@@ -68,6 +68,8 @@ class Informer(Generic[T]):
         self.store: Store[T] = Store()
         #: Set once the first list is in the store and the handlers know all of it.
         self.synced = anyio.Event()
+        #: True while handlers have been told only a part of a new list: what they know is not yet what the store has.
+        self.replacing = False
         self.handler_errors = 0
         self._handlers: list[Handler[T]] = []
         self._transform = transform
@@ -125,12 +127,14 @@ class Informer(Generic[T]):
         changes = self.store.replace(items, keep)
         slice_end = self._clock.monotonic() + SLICE
         handlers = tuple(self._handlers)  # one that is added between two slices is told all from the store
+        self.replacing = True
         for change in changes:
             for fn in handlers:
                 self._tell(fn, change)
             if self._clock.monotonic() > slice_end:
                 await anyio.lowlevel.checkpoint()
                 slice_end = self._clock.monotonic() + SLICE
+        self.replacing = False
         self.synced.set()
 
     def changed(self, obj: T) -> None:

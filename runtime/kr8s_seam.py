@@ -106,7 +106,10 @@ class FastApi(kr8s.asyncio.Api):
         if self._token_file is None or self._clock.monotonic() - self._token_read < TOKEN_MAX_AGE:
             return
         self._token_read = self._clock.monotonic()  # first, so that concurrent requests do not all read it
-        token = (await anyio.Path(self._token_file).read_text()).strip()
+        try:
+            token = (await anyio.Path(self._token_file).read_text()).strip()
+        except OSError:
+            return  # being swapped: the one in use is good for a while, and a 401 reads it again
         if token and token != self.auth.token and self._session is not None:
             self.auth.token = token
             self._session.headers["Authorization"] = f"Bearer {token}"

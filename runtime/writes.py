@@ -117,6 +117,7 @@ async def apply_condition(
     *,
     current: Mapping[str, Any] | None = None,
     uid: str | None = None,
+    resource_version: str | None = None,
     force: bool = False,
 ) -> bool:
     """Set one condition by server-side apply on /status; use one field manager for each condition type.
@@ -125,6 +126,7 @@ async def apply_condition(
     :param current: the condition of that type as last seen, None if there is none; nothing is written when
         it says the same
     :param uid: refuse an object made again under the same name
+    :param resource_version: refuse an object that changed since
     :returns: whether a request was made
     :raises Conflict: another manager owns a field of it
     :raises Invalid: the object of that name has another uid
@@ -141,6 +143,8 @@ async def apply_condition(
         metadata["namespace"] = namespace
     if uid:
         metadata["uid"] = uid
+    if resource_version:
+        metadata["resourceVersion"] = resource_version
     body = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import anyio
 import structlog
@@ -12,8 +13,9 @@ import structlog
 from api.wire import Pod
 from runtime.backoff import Repeats
 from runtime.client import Client
-from runtime.clock import Clock
+from runtime.clock import Clock, move_on_after
 from runtime.errors import ApiError, Conflict, NotFound, explain
+from runtime.objects import Undecodable
 from runtime.resources import PODS
 from scheduler.core import events
 from scheduler.core.instructions import Bind
@@ -24,6 +26,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 WORKERS = 48
 #: Seconds between two looks at a pod whose bind got no answer.
 LOOK_AGAIN = 1.0
+#: Seconds for one bind, and for all that are left when the process stops; within its grace period.
+DRAIN_SECONDS = 10.0
 
 Outcome = events.BindDone | events.BindFailed
 
@@ -31,9 +35,11 @@ Outcome = events.BindDone | events.BindFailed
 class Binder:
     """Binds what is submitted, in order, ``WORKERS`` at once.
 
-    A bind whose answer was lost is settled by reading the pod: until then its room stays assumed.
+    A bind that failed in a way that says nothing is settled by reading the pod; until then its room stays assumed.
+    That is so for a lost answer, for 5xx, and for 409: the API server gives that to any failed write of a binding.
 
-    :param report: called with the outcome of each bind, synchronously
+    :param report: called with the outcome of each bind, synchronously; of a pod that is gone or bound elsewhere with
+        nothing, as the watch tells that
     """
 
     def __init__(self, client: Client, clock: Clock, report: Callable[[Outcome], None]) -> None:
@@ -51,10 +57,17 @@ class Binder:
             self._news.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled; then finish what was submitted, so that no gang is left half bound by a stop."""
+        try:
+            await self._run_workers(self._work)
+        finally:
+            with move_on_after(self._clock, DRAIN_SECONDS, shield=True):
+                await self._run_workers(self._drain)
+
+    async def _run_workers(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(WORKERS):
-                group.start_soon(self._work)
+                group.start_soon(work)
 
     async def _work(self) -> None:
         while True:
@@ -62,31 +75,46 @@ class Binder:
                 if self._news.is_set():
                     self._news = anyio.Event()
                 await self._news.wait()
-            bind = self._queue.popleft()
-            self._report(await self._bind(bind))
+            await self._next()
 
-    async def _bind(self, bind: Bind) -> Outcome:
+    async def _drain(self) -> None:
+        while self._queue:
+            await self._next()
+
+    async def _next(self) -> None:
+        bind = self._queue.popleft()
+        with move_on_after(self._clock, DRAIN_SECONDS, shield=True):
+            # A stop in the middle would leave it open whether the pod is bound.
+            failure = await self._send(bind)
+            if failure is None:
+                self._report(events.BindDone(bind.uid))
+                return
+            if not (failure.ambiguous or isinstance(failure, Conflict)):
+                if not isinstance(failure, NotFound):
+                    self._report(events.BindFailed(bind.uid, explain(failure)))
+                return
+        await self._settle(bind, explain(failure))
+
+    async def _send(self, bind: Bind) -> ApiError | None:
         try:
-            await self._client.bind(bind.namespace, bind.name, bind.uid, bind.node)
-        except (NotFound, Conflict) as error:
-            return events.BindFailed(bind.uid, explain(error), final=True)
+            await self._client.bind(bind.namespace, bind.name, bind.uid, bind.node, timeout=DRAIN_SECONDS)
         except ApiError as error:
             level = logging.WARNING if self._repeats.allows(explain(error, named=False)) else logging.DEBUG
             log.log(level, "bind failed", pod=f"{bind.namespace}/{bind.name}", node=bind.node, error=explain(error))
-            if error.ambiguous:
-                return await self._read_back(bind, explain(error))
-            return events.BindFailed(bind.uid, explain(error))
-        return events.BindDone(bind.uid)
+            return error
+        return None
 
-    async def _read_back(self, bind: Bind, message: str) -> Outcome:
+    async def _settle(self, bind: Bind, message: str) -> None:
         while True:
             try:
                 pod = await self._client.get(PODS, bind.name, bind.namespace, type=Pod)
             except NotFound:
-                return events.BindFailed(bind.uid, message, final=True)
-            except ApiError:
+                return
+            except (ApiError, Undecodable):
                 await self._clock.sleep(LOOK_AGAIN)
                 continue
-            if pod.metadata.uid != bind.uid or pod.spec.node_name not in ("", bind.node):
-                return events.BindFailed(bind.uid, message, final=True)
-            return events.BindDone(bind.uid) if pod.spec.node_name else events.BindFailed(bind.uid, message)
+            if pod.metadata.uid == bind.uid and not pod.spec.node_name:
+                self._report(events.BindFailed(bind.uid, message))
+            elif pod.metadata.uid == bind.uid and pod.spec.node_name == bind.node:
+                self._report(events.BindDone(bind.uid))
+            return

@@ -19,7 +19,6 @@ from api.model import PodGroup
 from api.wire import Job, Node, Pod
 from runtime.client import Client
 from runtime.clock import Clock, wait_for
-from runtime.errors import ApiError, NotFound, explain
 from runtime.events import EventRecorder
 from runtime.informer import Informer
 from runtime.manager import Manager
@@ -33,7 +32,6 @@ from scheduler.core.instructions import (
     Bind,
     Decision,
     EmitEvent,
-    Recheck,
     Regarding,
     SetGroupCondition,
     SetPodCondition,
@@ -42,8 +40,8 @@ from scheduler.status import PODGROUPS, StatusWriter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-#: Seconds between two looks at a pod that could not be read.
-LOOK_AGAIN = 1.0
+#: Seconds between two looks while a cache is being replaced.
+REPLACING = 0.01
 
 
 class Shell:
@@ -54,12 +52,11 @@ class Shell:
         self._clock = clock
         self._core = core
         self._news = anyio.Event()
-        self._rechecks: list[Recheck] = []
-        self._recheck_news = anyio.Event()
         self.pods = Informer(client, PODS, Pod, clock=clock)
         self.nodes = Informer(client, NODES, Node, clock=clock)
         self.jobs = Informer(client, JOBS, Job, clock=clock)
         self.groups = Informer(client, PODGROUPS, clock=clock, decode=v1beta1.pod_group)
+        self._informers: tuple[Informer[Any], ...] = (self.nodes, self.jobs, self.groups, self.pods)
         self.binder = Binder(client, clock, self._feed)
         self.status = StatusWriter(client, clock, self.pods, self.groups)
         self.recorder = EventRecorder(client, "phalanx.dev/scheduler", clock)
@@ -70,10 +67,9 @@ class Shell:
 
     def add_to(self, manager: Manager) -> None:
         """Register everything that runs. Decisions start once all caches are complete."""
-        for informer in (self.nodes, self.jobs, self.groups, self.pods):
+        for informer in self._informers:
             manager.add_informer(informer)
         manager.add_runnable("binder", self.binder.run)
-        manager.add_runnable("rechecks", self._recheck)
         manager.add_runnable("events", self.recorder.run)
         manager.add_controller(self.status.controller)
         manager.add_runnable("loop", self.run)
@@ -89,6 +85,9 @@ class Shell:
         )
         while True:
             self._news = anyio.Event()
+            while any(informer.replacing for informer in self._informers):
+                # Half of a new list is told: room may be freed that others have taken by now.
+                await self._clock.sleep(REPLACING)
             while self._decide():
                 # Between two decisions the events that came in meanwhile are taken in.
                 await anyio.lowlevel.checkpoint()
@@ -127,6 +126,7 @@ class Shell:
         for instruction in decision.instructions:
             match instruction:
                 case Bind():
+                    self.status.drop_pod(instruction)
                     self.binder.submit(instruction)
                 case SetGroupCondition():
                     self.status.set_group(instruction)
@@ -134,28 +134,6 @@ class Shell:
                     self.status.set_pod(instruction)
                 case EmitEvent(regarding, type_, reason, note):
                     self.recorder.event(_reference(regarding), type_, reason, note, "Scheduling")
-                case Recheck():
-                    self._rechecks.append(instruction)
-                    self._recheck_news.set()
-
-    async def _recheck(self) -> None:
-        """Read pods whose truth the watch did not bring."""
-        while True:
-            while not self._rechecks:
-                self._recheck_news = anyio.Event()
-                await self._recheck_news.wait()
-            target = self._rechecks.pop()
-            try:
-                pod = await self._client.get(PODS, target.name, target.namespace, type=Pod)
-            except NotFound:
-                self._feed(events.PodGone(target.uid))
-            except ApiError as error:
-                log.warning("cannot read a pod", pod=f"{target.namespace}/{target.name}", error=explain(error))
-                self._rechecks.insert(0, target)
-                await self._clock.sleep(LOOK_AGAIN)
-            else:
-                same = pod.metadata.uid == target.uid
-                self._feed(events.PodSet(pod) if same else events.PodGone(target.uid))
 
     def _feed(self, event: events.Event) -> None:
         self._core.handle(event)

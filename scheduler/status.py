@@ -24,7 +24,7 @@ from runtime.resources import PODS, Resource
 from runtime.store import EventType
 from runtime.workqueue import RateLimitingQueue
 from runtime.writes import apply_condition
-from scheduler.core.instructions import SetGroupCondition, SetPodCondition
+from scheduler.core.instructions import Bind, SetGroupCondition, SetPodCondition
 
 PODGROUPS = Resource(v1beta1.GROUP, v1beta1.VERSION, "podgroups", "PodGroup")
 
@@ -82,6 +82,10 @@ class StatusWriter:
             _Wanted(wanted.uid, conditions.POD_SCHEDULED, "False", wanted.reason, wanted.message),
         )
 
+    def drop_pod(self, bind: Bind) -> None:
+        """Want nothing of a pod any more: it is being bound."""
+        self._wanted.pop(("Pod", bind.namespace, bind.name), None)
+
     def _want(self, target: Target, wanted: _Wanted) -> None:
         message = conditions.truncate(wanted.message, conditions.MAX_MESSAGE_BYTES)
         self._wanted[target] = _Wanted(wanted.uid, wanted.type, wanted.status, wanted.reason, message)
@@ -121,9 +125,11 @@ class StatusWriter:
                 GROUP_MANAGER if kind == "PodGroup" else POD_MANAGER,
                 current=msgspec.to_builtins(current) if current is not None else None,
                 uid=wanted.uid,
+                # A bind that is newer than our view must not be overwritten.
+                resource_version=obj.metadata.resource_version if kind == "Pod" else None,
                 force=True,
             )
-            if written and kind == "Pod":
+            if written and kind == "Pod" and self._pods.get(namespace, name) is not None:
                 self._written[target] = self._clock.monotonic()
         except NotFound:
             pass

@@ -13,7 +13,6 @@ from scheduler.core.instructions import (
     Decision,
     EmitEvent,
     Instruction,
-    Recheck,
     Regarding,
     SetGroupCondition,
     SetPodCondition,
@@ -22,8 +21,12 @@ from scheduler.core.instructions import (
 from scheduler.core.placement import Ask, Placement, place
 from scheduler.core.state import GroupInfo, PodInfo, PodState, State
 
+#: Seconds for which room is kept for a group that was bound in part and cannot be completed; after that it is
+#: still tried first, but what it cannot use is everybody's. (Its first member may have been pinned by its user.)
+HOLD = 300.0
 
-def try_group(state: State, group: GroupInfo) -> tuple[Decision, bool, list[GroupKey]]:
+
+def try_group(state: State, group: GroupInfo, now: float) -> tuple[Decision, bool, list[GroupKey]]:
     """Place the group's pods: the members its minimum lacks all together or none, then the others as they fit.
 
     Returns the decision, whether nothing is left to place, and the groups whose reserved room was taken back.
@@ -36,20 +39,30 @@ def try_group(state: State, group: GroupInfo) -> tuple[Decision, bool, list[Grou
     robbed = _take_back_reservations(state, group)
     missing = group.missing
     plan, placement = _plan(state, members)
+    if len(plan) < missing and not placement.proven and missing < len(members):
+        # Any members will do for the minimum: more of the smaller ones may fit.
+        plan, placement = _plan(state, members, smallest_first=True)
     if len(plan) < missing:
-        if group.begun:
+        if group.begun and group.holding_since is None:
+            group.holding_since = now
+        if group.begun and group.holding_since is not None and now - group.holding_since < HOLD:
             # It was bound in part: what room there is for its missing members is kept from others.
             for info, node in plan:
                 state.move(info, PodState.RESERVED, node)
         text = messages.does_not_fit(group, len(plan), placement)
         return _refuse(group, "unschedulable", conditions.UNSCHEDULABLE, text), False, robbed
     instructions: list[Instruction] = list(_bind(state, plan))
-    more, extra_placement = _plan(state, group.wanting(extras=True))
+    extras = group.wanting(extras=True)
+    more, extra_placement = _plan(state, [info for info in extras if not info.signature.unsupported])
     instructions += _bind(state, more)
     left = group.wanting() + group.wanting(extras=True)
-    if left:
-        reason = messages.pod_does_not_fit(placement if placement.reasons else extra_placement)
-        instructions += [_pod_condition(info, conditions.UNSCHEDULABLE, reason) for info in left]
+    for info in left:
+        refusal = messages.pod_unsupported(info)
+        if refusal is not None:
+            instructions.append(_pod_condition(info, conditions.SCHEDULER_ERROR, refusal))
+        else:
+            text = messages.pod_does_not_fit(placement if placement.reasons else extra_placement)
+            instructions.append(_pod_condition(info, conditions.UNSCHEDULABLE, text))
     placed = len(plan) + len(more)
     decision = Decision(
         entity=str(group.key),
@@ -115,13 +128,6 @@ def tell_incomplete(group: GroupInfo) -> Decision | None:
     return _refuse(group, "waiting", conditions.UNSCHEDULABLE, message)
 
 
-def recheck(info: PodInfo) -> Decision:
-    """Ask for the truth about a pod whose bind was accepted, or refused for good, and never confirmed."""
-    metadata = info.pod.metadata
-    instruction = Recheck(metadata.namespace, metadata.name, metadata.uid)
-    return Decision(info.key, info.uid, "waiting", "bind not confirmed by the watch", 0, 1, [instruction])
-
-
 def _live_members(group: GroupInfo) -> list[PodInfo]:
     """Members that run or want to, whichever scheduler they name."""
     pods = (info for books in group.members.values() for info in books.values())
@@ -136,20 +142,13 @@ def _take_back_reservations(state: State, group: GroupInfo) -> list[GroupKey]:
     _release(state, group.wanting())
     robbed = []
     if group.begun:
-        mine = _seniority(group)
+        mine = group.order()
         for other in state.groups.values():
             reserved = list(other.members[PodState.RESERVED].values())
-            if reserved and _seniority(other) > mine:
+            if reserved and other.order() > mine:
                 _release(state, reserved)
                 robbed.append(other.key)
     return robbed
-
-
-def _seniority(group: GroupInfo) -> tuple[int, str, str]:
-    podgroup = group.podgroup
-    priority = (podgroup.spec.priority or 0) if podgroup is not None else 0
-    created = (podgroup.metadata.creation_timestamp or "") if podgroup is not None else ""
-    return (-priority, created, str(group.key))
 
 
 def _release(state: State, infos: Sequence[PodInfo]) -> None:
@@ -158,13 +157,15 @@ def _release(state: State, infos: Sequence[PodInfo]) -> None:
             state.move(info, PodState.PENDING)
 
 
-def _plan(state: State, infos: Sequence[PodInfo]) -> tuple[list[tuple[PodInfo, str]], Placement]:
+def _plan(
+    state: State, infos: Sequence[PodInfo], *, smallest_first: bool = False
+) -> tuple[list[tuple[PodInfo, str]], Placement]:
     """Find nodes for pods, identical ones as one ask. Returns (pod, node) for those that fit."""
     by_signature: dict[int, list[PodInfo]] = {}
     for info in infos:
         by_signature.setdefault(id(info.signature), []).append(info)
     asks = list(by_signature.values())
-    placement = place(state.nodes, [Ask(pods[0].signature, len(pods)) for pods in asks])
+    placement = place(state.nodes, [Ask(pods[0].signature, len(pods)) for pods in asks], smallest_first=smallest_first)
     names = state.nodes.names
     plan = [
         (info, names[row])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections.abc import Hashable
+from typing import TypeVar
 
 from api import names
 from api.eligibility import minimum_now
@@ -13,14 +14,16 @@ from api.wire import Job, Pod
 from scheduler.core import attempt, events
 from scheduler.core.instructions import Decision
 from scheduler.core.queue import EntityId, Order, Queue
-from scheduler.core.state import ON_NODE, UNPLACED, GroupInfo, PodInfo, PodState, State
+from scheduler.core.state import UNPLACED, GroupInfo, PodInfo, PodState, State
+
+K = TypeVar("K", bound=Hashable)
 
 #: Seconds a group may lack its PodGroup or members before its pods are told what they wait for.
 INCOMPLETE_AFTER = 5.0
 #: Failed binds in a row after which an entity is told: one is repeated in a second, and mostly succeeds.
 BIND_FAILURES_TOLD = 2
-#: Seconds until an accepted bind that no watch confirmed is looked up.
-RECHECK_AFTER = 30.0
+#: Seconds after which an accepted bind that the watch never showed is believed no more, and tried again.
+CONFIRM_WITHIN = 60.0
 
 
 class Core:
@@ -44,10 +47,8 @@ class Core:
         self._bind_failed: dict[EntityId, str] = {}
         #: Those whose binds keep failing, to be told so.
         self._bind_trouble: dict[EntityId, str] = {}
-        #: Accepted binds that have no time yet at which they are looked up.
-        self._accepted: list[str] = []
-        self._rechecks: list[tuple[float, str]] = []
-        self._room_changed = False
+        #: Accepted binds that the watch has not confirmed, oldest first, with the time since (as above).
+        self._unconfirmed: dict[str, float | None] = {}
 
     # ---- events
 
@@ -60,10 +61,10 @@ class Core:
                 self._pod_gone(uid)
             case events.BindDone(uid):
                 self._bind_done(uid)
-            case events.BindFailed(uid, message, final):
-                self._bind_failure(uid, message, final=final)
+            case events.BindFailed(uid, message):
+                self._bind_failure(uid, message)
             case events.NodeSet(node):
-                self._room_changed |= self.state.nodes.set(node)
+                self.state.nodes.set(node)
             case events.NodeGone(name):
                 self._node_gone(name)
             case events.GroupSet(group):
@@ -73,7 +74,7 @@ class Core:
             case events.JobSet(job):
                 self._job_set(job)
             case events.JobGone(uid):
-                self._jobs.pop(uid, None)
+                self._job_gone(uid)
 
     def _pod_set(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -82,12 +83,14 @@ class Core:
         if info is None:
             info = self.state.pods[uid] = PodInfo(pod, self.state.signature(pod))
         elif info.pod.spec != pod.spec:
-            self.state.resign(info, pod)
-            self._room_changed = changed = True
+            changed = self.state.resign(info, pod)
         info.pod = pod
         if not info.latched:
             changed |= self._decide_group(info)
+        before = info.state
         self._move(info, self._state_of(info), pod.spec.node_name or info.node)
+        if info.state is PodState.BOUND and before in (PodState.ASSUMED, PodState.ACCEPTED):
+            self._confirmed(info)
         if changed:
             self._touched(info)
 
@@ -101,12 +104,12 @@ class Core:
             return PodState.LEAVING if deleting else PodState.BOUND
         if deleting or pod.spec.scheduler_name not in self.scheduler_names:
             return PodState.OUT
+        # An update that does not show our bind yet is older than the bind.
+        if info.state in (PodState.ASSUMED, PodState.ACCEPTED):
+            return info.state
         if pod.spec.scheduling_gates or not info.latched or self._name_taken(info):
             return PodState.HELD
-        # An update that does not show our bind yet is older than the bind.
-        if info.state in (PodState.ASSUMED, PodState.ACCEPTED, PodState.RESERVED):
-            return info.state
-        return PodState.PENDING
+        return PodState.RESERVED if info.state is PodState.RESERVED else PodState.PENDING
 
     def _name_taken(self, info: PodInfo) -> bool:
         group = self.state.groups.get(info.group) if info.group is not None else None
@@ -114,47 +117,54 @@ class Core:
 
     def _decide_group(self, info: PodInfo) -> bool:
         """Latch the pod's group if it can be told. Returns whether it was."""
+        self._stop_waiting_for_job(info)
         owner = owning_job(info.pod)
         job = self._jobs.get(owner.uid) if owner is not None else None
         group = group_of(info.pod, job, self.scheduler_names)
         if isinstance(group, Unknown):
+            info.waits_for_job = group.job.uid
             self._undecided.setdefault(group.job.uid, set()).add(info.uid)
             return False
         self.state.join(info, group)
         return True
+
+    def _stop_waiting_for_job(self, info: PodInfo) -> None:
+        waiting = self._undecided.get(info.waits_for_job)
+        if waiting is not None:
+            waiting.discard(info.uid)
+            if not waiting:
+                del self._undecided[info.waits_for_job]
+        info.waits_for_job = ""
 
     def _pod_gone(self, uid: str) -> None:
         info = self.state.pods.get(uid)
         if info is None:
             return
         self._move(info, PodState.OUT)
-        owner = owning_job(info.pod)
-        if not info.latched and owner is not None and owner.uid in self._undecided:
-            self._undecided[owner.uid].discard(uid)
-            if not self._undecided[owner.uid]:
-                del self._undecided[owner.uid]
+        self._stop_waiting_for_job(info)
+        self._unconfirmed.pop(uid, None)
         self.state.forget(info)
         self.queue.forget(uid)
+        if info.group is not None and info.group not in self.state.groups:
+            self.queue.forget(info.group)
 
     def _bind_done(self, uid: str) -> None:
         info = self.state.pods.get(uid)
         # The watch may have been faster: then the pod is bound already.
-        if info is None or info.state is not PodState.ASSUMED:
-            return
-        self._move(info, PodState.ACCEPTED, info.node)
-        self._accepted.append(uid)
-        self.queue.reset_attempts(info.group if info.group is not None else uid)
+        if info is not None and info.state is PodState.ASSUMED:
+            self._move(info, PodState.ACCEPTED, info.node)
+            self._unconfirmed[uid] = None
+            self.queue.succeeded(_entity(info))
 
-    def _bind_failure(self, uid: str, message: str, *, final: bool) -> None:
+    def _confirmed(self, info: PodInfo) -> None:
+        self._unconfirmed.pop(info.uid, None)
+        self.queue.succeeded(_entity(info))
+
+    def _bind_failure(self, uid: str, message: str) -> None:
         info = self.state.pods.get(uid)
         if info is None or info.state is not PodState.ASSUMED:
             return
-        self._bind_failed[info.group if info.group is not None else uid] = message
-        if final:
-            # Gone, or bound by someone else: out of the way until it is read again.
-            heapq.heappush(self._rechecks, (-math.inf, uid))
-            self._move(info, PodState.OUT)
-            return
+        self._bind_failed[_entity(info)] = message
         group = self.state.groups[info.group] if info.group is not None else None
         # A group that already runs below its minimum keeps the room: it is completed before others are started.
         keep = group is not None and uid in group.members[PodState.ASSUMED] and 0 < group.placed - 1 < group.minimum
@@ -190,12 +200,14 @@ class Core:
         self.state.drop_if_empty(key)
 
     def _compare_with_job(self, group: GroupInfo) -> bool:
-        """Note the minimum that the Job of a group which the controllers made asks for. Returns whether it changed."""
+        """Note what the Job of a group which the controllers made asks for. Returns whether that changed."""
         job = self._jobs.get((group.podgroup.job_uid if group.podgroup is not None else None) or "")
-        before, group.job_minimum = group.job_minimum, 0
+        before = (group.job_minimum, group.job_parallelism)
+        group.job_minimum, group.job_parallelism = 0, 0
         if job is not None and group.key.name == names.group_name(job.metadata.name, job.metadata.uid):
             group.job_minimum = minimum_now(job, self.scheduler_names)
-        return group.job_minimum != before
+            group.job_parallelism = job.spec.parallelism
+        return (group.job_minimum, group.job_parallelism) != before
 
     def _regroup(self, group: GroupInfo) -> None:
         """The PodGroup came, went, or became another: judge its pods by it anew."""
@@ -208,22 +220,28 @@ class Core:
 
     def _job_set(self, job: Job) -> None:
         self._jobs[job.metadata.uid] = job
-        key = GroupKey(job.metadata.namespace, names.group_name(job.metadata.name, job.metadata.uid))
-        group = self.state.groups.get(key)
-        if group is not None and self._compare_with_job(group):
-            self._reconsider(key)
-        for uid in self._undecided.pop(job.metadata.uid, set()):
+        self._compare_group(job)
+        for uid in list(self._undecided.get(job.metadata.uid, ())):
             info = self.state.pods[uid]
             self._decide_group(info)
             self._move(info, self._state_of(info), info.node)
             self._touched(info)
 
+    def _job_gone(self, uid: str) -> None:
+        job = self._jobs.pop(uid, None)
+        if job is not None:
+            self._compare_group(job)
+
+    def _compare_group(self, job: Job) -> None:
+        key = GroupKey(job.metadata.namespace, names.group_name(job.metadata.name, job.metadata.uid))
+        group = self.state.groups.get(key)
+        if group is not None and self._compare_with_job(group):
+            self._reconsider(key)
+
     def _move(self, info: PodInfo, state: PodState, node: str = "") -> None:
-        """Move a pod, and note what that changes for others."""
-        before, before_node = info.state, info.node
+        """Move a pod, and queue what that concerns."""
+        before = info.state
         self.state.move(info, state, node)
-        if before in ON_NODE and info.node != before_node:
-            self._room_changed = True
         if state is not before:
             self._touched(info)
 
@@ -239,8 +257,13 @@ class Core:
     def _reconsider(self, key: GroupKey) -> None:
         """Queue the group if it can be tried; note what it lacks if it cannot."""
         group = self.state.groups.get(key)
+        if group is not None and not (group.complete and group.begun):
+            # Room is kept only for a group that was bound in part and can be completed.
+            for info in list(group.members[PodState.RESERVED].values()):
+                self.state.move(info, PodState.PENDING)
+            group.holding_since = None
         if group is not None and group.wants and group.complete:
-            self.queue.activate(key, order_of_group(group))
+            self.queue.activate(key, group.order())
         else:
             self.queue.discard(key)
         if group is not None and ((not group.complete and (group.wants or group.begun)) or group.robbed):
@@ -254,44 +277,47 @@ class Core:
 
     def next_time(self) -> float | None:
         """When `cycle` has something to do: -inf for now, None for not before another event."""
-        if self._bind_failed or self._bind_trouble or self._room_changed or self._accepted or self._reached:
+        if self._bind_failed or self._bind_trouble or self._reached or self.state.nodes.changed:
             return -math.inf
-        times = [self._rechecks[0][0]] if self._rechecks else []
-        queued = self.queue.next_time()
-        if queued is not None:
-            times.append(queued)
-        since = next(iter(self._incomplete.values()), math.inf)
-        times.append(-math.inf if since is None else since + INCOMPLETE_AFTER)
-        soonest = min(times)
-        return None if soonest == math.inf else soonest
+        times = [
+            _due(self._incomplete, INCOMPLETE_AFTER),
+            _due(self._unconfirmed, CONFIRM_WITHIN),
+            self.queue.next_time(),
+        ]
+        return min((time for time in times if time is not None), default=None)
 
     def cycle(self, now: float) -> Decision | None:
         """Decide one entity on the state as it is, assume what it places, and return what to do about it."""
         self._settle(now)
-        return (
-            self._tell_reached()
-            or self._tell_bind_trouble()
-            or self._recheck(now)
-            or self._tell_incomplete(now)
-            or self._try_next(now)
-        )
+        return self._tell_reached() or self._tell_bind_trouble() or self._tell_incomplete(now) or self._try_next(now)
 
     def _settle(self, now: float) -> None:
         """Give what events left behind its place in time."""
+        _date(self._incomplete, now)
+        _date(self._unconfirmed, now)
+        while (uid := _pop_due(self._unconfirmed, CONFIRM_WITHIN, now)) is not None:
+            # A second bind is refused if the first one stands, and its pod is then read.
+            if self.state.pods[uid].state is PodState.ACCEPTED:
+                self._move(self.state.pods[uid], PodState.PENDING)
         for entity, message in self._bind_failed.items():
+            failures = self.queue.fail(entity, now)
             order = self._order_of(entity)
-            if order is not None and self.queue.failed(entity, order, now, retry=True) >= BIND_FAILURES_TOLD:
-                self._bind_trouble[entity] = message
+            if order is not None:
+                self.queue.retry(entity, order)
+                if failures >= BIND_FAILURES_TOLD:
+                    self._bind_trouble[entity] = message
         self._bind_failed.clear()
-        for uid in self._accepted:
-            heapq.heappush(self._rechecks, (now + RECHECK_AFTER, uid))
-        self._accepted.clear()
-        for key, since in self._incomplete.items():
-            if since is None:
-                self._incomplete[key] = now
-        if self._room_changed:
+        if self.state.nodes.changed:
+            self.state.nodes.changed = False
             self.queue.wake_all()
-            self._room_changed = False
+
+    def _order_of(self, entity: EntityId) -> Order | None:
+        """The entity's place in the queue; None where it has nothing to try."""
+        if isinstance(entity, GroupKey):
+            group = self.state.groups.get(entity)
+            return group.order() if group is not None and group.wants and group.complete else None
+        info = self.state.pods.get(entity)
+        return order_of_pod(info) if info is not None and info.state is PodState.PENDING else None
 
     def _tell_reached(self) -> Decision | None:
         while self._reached:
@@ -300,14 +326,6 @@ class Core:
             if group is not None and group.reached and not group.told_reached and self._ours(group):
                 return attempt.tell_reached(group)
         return None
-
-    def _order_of(self, entity: EntityId) -> Order | None:
-        """The entity's place in the queue; None where it has nothing to try any more."""
-        if isinstance(entity, GroupKey):
-            group = self.state.groups.get(entity)
-            return order_of_group(group) if group is not None and group.wants and group.complete else None
-        info = self.state.pods.get(entity)
-        return order_of_pod(info) if info is not None and info.state is PodState.PENDING else None
 
     def _tell_bind_trouble(self) -> Decision | None:
         while self._bind_trouble:
@@ -318,19 +336,9 @@ class Core:
                 return attempt.tell_pod_bind_trouble(self.state.pods[entity], message)
         return None
 
-    def _recheck(self, now: float) -> Decision | None:
-        while self._rechecks and self._rechecks[0][0] <= now:
-            _, uid = heapq.heappop(self._rechecks)
-            info = self.state.pods.get(uid)
-            if info is not None and info.state in (PodState.ACCEPTED, PodState.OUT):
-                return attempt.recheck(info)
-        return None
-
     def _tell_incomplete(self, now: float) -> Decision | None:
-        for key, since in list(self._incomplete.items()):
-            if since is None or since + INCOMPLETE_AFTER > now:
-                break
-            del self._incomplete[key]  # comes back when something about the group changes
+        # What was told comes back when something about the group changes.
+        while (key := _pop_due(self._incomplete, INCOMPLETE_AFTER, now)) is not None:
             group = self.state.groups[key]
             decision = attempt.tell_incomplete(group) if self._ours(group) else None
             if decision is not None:
@@ -345,31 +353,52 @@ class Core:
         entity = self.queue.pop(now)
         if entity is None:
             return None
+        # Room that an attempt gives back and takes again has not changed for anybody else.
+        nodes = self.state.nodes
+        used = nodes.used.copy() if isinstance(entity, GroupKey) and self.state.groups[entity].below_minimum else None
         if isinstance(entity, GroupKey):
             group = self.state.groups[entity]
-            decision, done, robbed = attempt.try_group(self.state, group)
+            decision, done, robbed = attempt.try_group(self.state, group, now)
             for other in robbed:
                 self._reconsider(other)
-            order = order_of_group(group)
         else:
-            info = self.state.pods[entity]
-            decision, done = attempt.try_pod(self.state, info)
-            order = order_of_pod(info)
-        if done:
-            self.queue.discard(entity)
-        else:
-            self.queue.failed(entity, order, now)
+            decision, done = attempt.try_pod(self.state, self.state.pods[entity])
+        nodes.changed = used is not None and bool((nodes.used[: len(used), : used.shape[1]] < used).any())
+        order = self._order_of(entity)
+        if not done and order is not None:
+            self.queue.fail(entity, now)
+            self.queue.wait(entity, order)
         return decision
 
 
-def order_of_group(group: GroupInfo) -> Order:
-    """Groups below their minimum that already run come first, then priority, then age."""
-    podgroup = group.podgroup
-    priority = podgroup.spec.priority if podgroup is not None else None
-    if priority is None:
-        priority = max((info.pod.spec.priority for info in group.wanting()), default=0)
-    created = (podgroup.metadata.creation_timestamp if podgroup is not None else None) or ""
-    return (0 if group.below_minimum else 1, -priority, created, str(group.key))
+def _entity(info: PodInfo) -> EntityId:
+    return info.group if info.group is not None else info.uid
+
+
+def _date(waiting: dict[K, float | None], now: float) -> None:
+    """Give what was added since the last cycle its time; it is at the end."""
+    for key in reversed(waiting):
+        if waiting[key] is not None:
+            break
+        waiting[key] = now
+
+
+def _due(waiting: dict[K, float | None], seconds: float) -> float | None:
+    """When the oldest is due; -inf where it has no time yet."""
+    if not waiting:
+        return None
+    since = next(iter(waiting.values()))
+    return -math.inf if since is None else since + seconds
+
+
+def _pop_due(waiting: dict[K, float | None], seconds: float, now: float) -> K | None:
+    """Take out the oldest if it is due."""
+    due = _due(waiting, seconds)
+    if due is None or due > now:
+        return None
+    key = next(iter(waiting))
+    del waiting[key]
+    return key
 
 
 def order_of_pod(info: PodInfo) -> Order:

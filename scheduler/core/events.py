@@ -74,13 +74,13 @@ class BindDone:
 
 @dataclass(frozen=True, slots=True)
 class BindFailed:
-    """A bind was refused or its answer was lost. ``final``: the pod is gone or bound elsewhere; the watch
-    brings the truth and the bind is not tried again.
+    """A bind was not carried out, and the pod is still there without a node.
+
+    Nothing is said of a pod that is gone or bound elsewhere: the watch tells that.
     """
 
     uid: str
     message: str
-    final: bool = False
 
 
 Event = NodeSet | NodeGone | PodSet | PodGone | GroupSet | GroupGone | JobSet | JobGone | BindDone | BindFailed

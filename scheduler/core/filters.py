@@ -1,7 +1,7 @@
 """The filters of kube-scheduler that do not depend on room, evaluated for one signature over all nodes at once.
 
-Node name, node selector and required affinity, taints with unschedulable. Each filter answers with the nodes
-it refuses and the words kube-scheduler users know.
+Node selector and required affinity, taints with unschedulable (a pod with spec.nodeName is bound already). Each
+filter answers with the nodes it refuses and the words kube-scheduler users know.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from api.wire import NodeSelectorTerm, SelectorRequirement, Taint, Toleration
 from scheduler.core.nodes import UNSCHEDULABLE_TAINT, Bools, NodeTable
 from scheduler.core.signature import Signature
 
-NODE_NAME = "not the node of spec.nodeName"
 NODE_SELECTOR = "no match for the pod's node selector or affinity"
 UNSCHEDULABLE = "unschedulable (cordoned)"
 
@@ -31,11 +30,9 @@ def static(table: NodeTable, signature: Signature) -> tuple[Bools, list[tuple[st
             refused.append((reason, hit))
             np.logical_and(left, ~bad, out=left)
 
-    if signature.node_name:
-        refuse(NODE_NAME, ~_named(table, [signature.node_name]))
     if signature.node_selector or signature.affinity is not None:
         refuse(NODE_SELECTOR, ~_selected(table, signature))
-    for index, taints in enumerate(table.taint_classes):
+    for index, taints in table.taint_classes.items():
         taint = _first_untolerated(taints, signature.tolerations)
         if taint is not None:
             refuse(_taint_reason(taint), table.taint_class == index)

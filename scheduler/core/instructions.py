@@ -61,16 +61,7 @@ class EmitEvent:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Recheck:
-    """A bind succeeded long ago and no watch confirmed it: read the pod and feed what is true."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-Instruction = Bind | SetGroupCondition | SetPodCondition | EmitEvent | Recheck
+Instruction = Bind | SetGroupCondition | SetPodCondition | EmitEvent
 
 Verdict = Literal["scheduled", "unschedulable", "error", "waiting"]
 

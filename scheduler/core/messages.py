@@ -44,7 +44,7 @@ def incomplete(group: GroupInfo) -> str:
     if group.terminating:
         return f"the PodGroup {group.key.name} is being deleted and takes no new members"
     if group.behind:
-        return f"its Job asks for {group.job_minimum} members now: waiting for minCount {group.minimum} to be raised"
+        return f"its Job has grown: waiting for minCount {group.minimum} of the PodGroup to be raised"
     there = group.placed + group.unplaced
     have = (
         f"{group.placed} of {group.minimum} members bound"
@@ -56,7 +56,7 @@ def incomplete(group: GroupInfo) -> str:
 
 def bind_trouble(group: GroupInfo, error: str) -> str:
     """Say that there is room, and what the API server says to the binds."""
-    return f"{group.placed} of {max(group.minimum, 1)} members bound: there is room, but binding keeps failing: {error}"
+    return f"{group.bound} of {max(group.minimum, 1)} members bound: there is room, but binding keeps failing: {error}"
 
 
 def name_taken(group: GroupInfo) -> str:

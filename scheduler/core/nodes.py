@@ -1,7 +1,8 @@
 """The nodes as arrays: what is free, and the codes that filters compare.
 
-One row a node name, kept while the node exists or pods name it. Resources are columns, added when first seen.
-All changes go through methods, so that ``used`` always equals the sum over the pods placed on the row.
+One row a node name, kept while the node exists or pods name it, then used again. Resources are columns, added when
+first seen. All changes go through methods, so that ``used`` always equals the sum over the pods placed on the row,
+and ``changed`` tells whether room was freed anywhere.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ class LabelColumn:
         self.codes[row] = -1 if value is None else self.values.setdefault(value, len(self.values))
 
 
+#: Values of a label beyond which its column is built anew: those of nodes that are gone pile up.
+STALE_VALUES = 1024
+
+
 class NodeTable:
-    """Rows of nodes. ``version`` moves with every change that filters other than room can see."""
+    """Rows of nodes."""
 
     def __init__(self) -> None:
         #: Resource name -> column of `allocatable` and `used`.
@@ -48,18 +53,24 @@ class NodeTable:
         self.rows: dict[str, int] = {}
         self.names: list[str] = []
         self.labels: list[Mapping[str, str]] = []
-        #: Distinct taint lists, and the index of each row's list in it.
-        self.taint_classes: list[tuple[Taint, ...]] = [()]
+        #: The taint lists in use, by number.
+        self.taint_classes: dict[int, tuple[Taint, ...]] = {}
         #: Host ports in use, only for rows that have any.
         self.ports: dict[int, Counter[HostPort]] = {}
-        self.version = 0
+        #: Whether something happened that may let a pod fit: room was given back, or a node came or changed.
+        #: Reset by who acts on it.
+        self.changed = False
         self._capacity = 64
         self._allocatable: Ints = np.zeros((self._capacity, 8), dtype=np.int64)
         self._used: Ints = np.zeros((self._capacity, 8), dtype=np.int64)
         self._present: Bools = np.zeros(self._capacity, dtype=np.bool_)
         self._taint_class: Ints = np.zeros(self._capacity, dtype=np.int64)
         self._columns: dict[str, LabelColumn] = {}
-        self._class_of: dict[tuple[Taint, ...], int] = {(): 0}
+        self._class_of: dict[tuple[Taint, ...], int] = {}
+        self._class_rows: Counter[int] = Counter()
+        self._classes = 0
+        self._pods: Counter[int] = Counter()
+        self._free_rows: list[int] = []
         self._vectors: WeakKeyDictionary[Signature, Ints] = WeakKeyDictionary()
 
     def __len__(self) -> int:
@@ -82,13 +93,13 @@ class NodeTable:
 
     @property
     def taint_class(self) -> Ints:
-        """Index into `taint_classes`; shape (rows,)."""
+        """Number in `taint_classes`; shape (rows,). Of no meaning where the node is not present."""
         return self._taint_class[: len(self)]
 
     def column(self, key: str) -> LabelColumn:
         """Return the codes of a label, building the column on first use. Valid up to ``len(self)``."""
         column = self._columns.get(key)
-        if column is None:
+        if column is None or len(column.values) > STALE_VALUES + 2 * len(self):
             column = self._columns[key] = LabelColumn(self._capacity)
             for row, labels in enumerate(self.labels):
                 column.set(row, labels.get(key))
@@ -111,42 +122,40 @@ class NodeTable:
             vector = self._vectors[signature] = self.vector(signature.requests)
         return vector
 
-    def set(self, node: Node) -> bool:
-        """Take over a node's state. Returns whether anything changed that could let a pod fit."""
-        name = node.metadata.name
-        row = self._row(name)
+    def set(self, node: Node) -> None:
+        """Take over a node's state."""
+        row = self._row(node.metadata.name)
         allocatable = self.vector(requests.amounts(node.status.allocatable))
         taints = tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute"))
         if node.spec.unschedulable and UNSCHEDULABLE_TAINT not in taints:
             taints = (*taints, UNSCHEDULABLE_TAINT)
-        taint_class = self._class_of.get(taints)
-        if taint_class is None:
-            taint_class = self._class_of[taints] = len(self.taint_classes)
-            self.taint_classes.append(taints)
         labels = node.metadata.labels
+        present = bool(self._present[row])
         if (
-            self._present[row]
+            present
             and self.labels[row] == labels
-            and self._taint_class[row] == taint_class
+            and self.taint_classes[int(self._taint_class[row])] == taints
             and bool((self.allocatable[row] == allocatable).all())
         ):
-            return False
+            return
+        if present:
+            self._leave_class(row)
         self._present[row] = True
-        self._taint_class[row] = taint_class
+        self._taint_class[row] = self._join_class(taints)
         self._allocatable[row, : len(allocatable)] = allocatable
         self.labels[row] = labels
         for key, column in self._columns.items():
             column.set(row, labels.get(key))
-        self.version += 1
-        return True
+        self.changed = True
 
     def remove(self, name: str) -> None:
         """Forget a node; what its pods take stays counted in case it comes back under its name."""
         row = self.rows.get(name)
         if row is not None and self._present[row]:
+            self._leave_class(row)
             self._present[row] = False
             self._allocatable[row] = 0
-            self.version += 1
+            self._free_if_unused(row)
 
     def take(self, name: str, signature: Signature) -> None:
         """Count a pod on a node, known or not."""
@@ -164,6 +173,8 @@ class NodeTable:
         row = self._row(name)
         vector = self.need(signature)
         self._used[row, : len(vector)] += sign * vector
+        self._pods[row] += sign
+        self.changed |= sign < 0
         if signature.host_ports:
             taken = self.ports.setdefault(row, Counter())
             for port in signature.host_ports:
@@ -172,10 +183,41 @@ class NodeTable:
                     del taken[port]
             if not taken:
                 del self.ports[row]
+        self._free_if_unused(row)
+
+    def _join_class(self, taints: tuple[Taint, ...]) -> int:
+        number = self._class_of.get(taints)
+        if number is None:
+            number = self._class_of[taints] = self._classes
+            self.taint_classes[number] = taints
+            self._classes += 1
+        self._class_rows[number] += 1
+        return number
+
+    def _leave_class(self, row: int) -> None:
+        number = int(self._taint_class[row])
+        self._class_rows[number] -= 1
+        if not self._class_rows[number]:
+            del self._class_rows[number]
+            del self._class_of[self.taint_classes.pop(number)]
+
+    def _free_if_unused(self, row: int) -> None:
+        if self._present[row] or self._pods[row]:
+            return
+        del self._pods[row]
+        del self.rows[self.names[row]]
+        self.names[row] = ""
+        self.labels[row] = {}
+        for column in self._columns.values():
+            column.set(row, None)
+        self._free_rows.append(row)
 
     def _row(self, name: str) -> int:
         row = self.rows.get(name)
-        if row is None:
+        if row is None and self._free_rows:
+            row = self.rows[name] = self._free_rows.pop()
+            self.names[row] = name
+        elif row is None:
             row = self.rows[name] = len(self.names)
             self.names.append(name)
             self.labels.append({})

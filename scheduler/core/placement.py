@@ -45,15 +45,16 @@ class Placement:
         return sum(len(rows) for rows in self.rows)
 
 
-def place(table: NodeTable, asks: Sequence[Ask]) -> Placement:
-    """Place as many pods of each ask as fit, larger pods first; the table is not changed."""
+def place(table: NodeTable, asks: Sequence[Ask], *, smallest_first: bool = False) -> Placement:
+    """Place as many pods of each ask as fit, larger pods first unless told otherwise; the table is not changed."""
     for ask in asks:
         table.need(ask.signature)  # adds the columns of resources that no node and no pod had before
     vectors = [table.need(ask.signature) for ask in asks]
     free = table.allocatable - table.used
     placement = Placement(rows=[np.empty(0, dtype=np.int64)] * len(asks), nodes=int(table.present.sum()))
     ports: dict[int, list[Signature]] = {}
-    for index in _largest_first(table, vectors):
+    order = _largest_first(table, vectors)
+    for index in reversed(order) if smallest_first else order:
         ask, need = asks[index], vectors[index]
         passing, refused = filters.static(table, ask.signature)
         capacity = _capacity(free, need, passing)
@@ -100,10 +101,12 @@ def _fill(capacity: Ints, count: int) -> Ints:
     taken = np.zeros_like(capacity)
     if count <= 0 or not len(capacity):
         return taken
-    order = np.argsort(-capacity, kind="stable")
-    totals = np.cumsum(capacity[order])
+    # No node takes more than all: the sum of a huge cluster's capacities stays within an int64.
+    useful = np.minimum(capacity, count)
+    order = np.argsort(-useful, kind="stable")
+    totals = np.cumsum(useful[order])
     if totals[-1] <= count:
-        return capacity.copy()
+        return useful
     whole = int(np.searchsorted(totals, count, side="left"))
     taken[order[:whole]] = capacity[order[:whole]]
     rest = count - (int(totals[whole - 1]) if whole else 0)

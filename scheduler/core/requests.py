@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from api.quantity import parse
+from api.quantity import MAX_VALUE, parse
 from api.wire import Container, PodSpec
 
 CPU = "cpu"
@@ -43,7 +43,7 @@ def of_pod(spec: PodSpec) -> Amounts:
     if spec.resources is not None:
         running.update(amounts({**spec.resources.limits, **spec.resources.requests}))
     _add(running, amounts(spec.overhead))
-    return {name: value for name, value in running.items() if value > 0}
+    return {name: min(value, MAX_VALUE) for name, value in running.items() if value > 0}
 
 
 def _of_container(container: Container) -> Amounts:

@@ -19,7 +19,6 @@ class Signature:
     """Everything of a pod that filters read. Interned: equal signatures are the same object."""
 
     requests: requests.Amounts
-    node_name: str
     node_selector: tuple[tuple[str, str], ...]
     #: Required node affinity: any term may match; None when there is none.
     affinity: tuple[NodeSelectorTerm, ...] | None
@@ -35,7 +34,6 @@ def key_of(pod: Pod) -> bytes:
     return msgspec.json.encode(
         (
             sorted(requests.of_pod(spec).items()),
-            spec.node_name,
             sorted(spec.node_selector.items()),
             spec.affinity,
             spec.tolerations,
@@ -52,7 +50,6 @@ def of_pod(pod: Pod) -> Signature:
     required = node_affinity.required if node_affinity is not None else None
     return Signature(
         requests=requests.of_pod(spec),
-        node_name=spec.node_name,
         node_selector=tuple(sorted(spec.node_selector.items())),
         affinity=tuple(required.node_selector_terms) if required is not None else None,
         tolerations=tuple(spec.tolerations),

@@ -17,6 +17,7 @@ from api.model import PodGroup
 from api.wire import Pod
 from scheduler.core import signature as signatures
 from scheduler.core.nodes import NodeTable
+from scheduler.core.queue import Order
 from scheduler.core.signature import Signature
 
 
@@ -64,6 +65,8 @@ class PodInfo:
     group: GroupKey | None = None
     #: Whether `group` was decided for good.
     latched: bool = False
+    #: The uid of the Job that must be seen before `group` can be decided.
+    waits_for_job: str = ""
     #: The node it uses room on (states in `ON_NODE`).
     node: str = ""
 
@@ -87,8 +90,11 @@ class GroupInfo:
     #: Pods that count toward the minimum, by state; extras the same.
     members: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
     extras: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
-    #: The minimum its Job asks for now; 0 where it is not a Job's group that the controllers made.
+    #: The minimum and the parallelism of its Job now; 0 where it is not a Job's group that the controllers made.
     job_minimum: int = 0
+    job_parallelism: int = 0
+    #: Since when room is kept for it; clock seconds, None while there is none.
+    holding_since: float | None = None
     #: Verdict last told (status, reason, message), so that nothing is told twice.
     told: tuple[str, str, str] | None = None
     #: Whether this PodGroup was told to have reached its minimum.
@@ -138,8 +144,14 @@ class GroupInfo:
 
     @property
     def behind(self) -> bool:
-        """Whether its Job has grown and its minimum has not: new members would start in part."""
-        return 0 < self.minimum < self.job_minimum
+        """Whether its Job has grown and its minimum has not: new members would start in part.
+
+        Seen from the Job, or from more live members than the Job as last seen can have.
+        """
+        if not self.job_parallelism > 0 or not self.minimum:
+            return False
+        live = self.placed - len(self.members[PodState.SUCCEEDED]) + self.unplaced
+        return self.minimum < self.job_minimum or live > self.job_parallelism
 
     @property
     def reached(self) -> bool:
@@ -184,6 +196,15 @@ class GroupInfo:
             for pods in books.values():
                 yield from pods.values()
 
+    def order(self) -> Order:
+        """Groups below their minimum that already run come first, then priority, then age."""
+        podgroup = self.podgroup
+        priority = podgroup.spec.priority if podgroup is not None else None
+        if priority is None:
+            priority = max((info.pod.spec.priority for info in self.wanting()), default=0)
+        created = (podgroup.metadata.creation_timestamp if podgroup is not None else None) or ""
+        return (0 if self.below_minimum else 1, -priority, created, str(self.key))
+
     def wanting(self, *, extras: bool = False) -> list[PodInfo]:
         """Members (or extras) that want a node, in the order of their completion indexes."""
         books = self.extras if extras else self.members
@@ -196,7 +217,9 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 def _rank(info: PodInfo) -> tuple[int, str]:
     metadata = info.pod.metadata
     index = metadata.labels.get(_INDEX) or metadata.annotations.get(_INDEX) or ""
-    return (int(index) if index.isdigit() else 2**31, metadata.name)
+    # The annotation is the user's: it may be anything.
+    known = index.isascii() and index.isdigit() and len(index) < 10
+    return (int(index) if known else 2**31, metadata.name)
 
 
 class State:
@@ -248,13 +271,15 @@ class State:
         info.group = group
         self._file(info)
 
-    def resign(self, info: PodInfo, pod: Pod) -> None:
-        """Take over a changed pod spec (a resize, an added toleration), with the room it uses."""
+    def resign(self, info: PodInfo, pod: Pod) -> bool:
+        """Take over a changed pod spec (a resize, an added toleration). Returns whether it matters to filters."""
+        before, info.signature = info.signature, self.signature(pod)
+        if info.signature is before:
+            return False
         if info.state in ON_NODE:
-            self.nodes.give_back(info.node, info.signature)
-        info.signature = self.signature(pod)
-        if info.state in ON_NODE:
+            self.nodes.give_back(info.node, before)
             self.nodes.take(info.node, info.signature)
+        return True
 
     def forget(self, info: PodInfo) -> None:
         """Remove a pod and give back what it used."""

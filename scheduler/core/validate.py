@@ -23,6 +23,8 @@ def validate(core: Core) -> None:
         assert (info.state in ON_NODE) == bool(info.node), f"{info.key}: {info.state} on {info.node!r}"
         if info.state in (PodState.PENDING, PodState.RESERVED, PodState.ASSUMED, PodState.ACCEPTED):
             assert info.latched, f"{info.key}: {info.state} before its group was decided"
+        if info.state is PodState.RESERVED:
+            assert info.group in {*core.queue.entries}, f"{info.key}: room is reserved for what is not tried"
         if info.state is PodState.PENDING and info.group is None:
             assert uid in core.queue, f"{info.key}: pending and in no queue"
 
@@ -31,6 +33,8 @@ def _nodes(core: Core) -> None:
     table = core.state.nodes
     used = np.zeros_like(table.used)
     ports: dict[int, Counter[HostPort]] = {}
+    assert sorted(table.rows.values()) == [row for row, name in enumerate(table.names) if name]
+    assert set(table.taint_classes) >= set(table.taint_class[table.present].tolist())
     for info in core.state.pods.values():
         if info.state in ON_NODE:
             row = table.rows[info.node]

@@ -17,6 +17,8 @@ from tests.unit.fakes.apiserver import FakeApiServer
 
 from .world import NAMESPACE, World
 
+OURS = frozenset({names.SCHEDULER_NAME})
+
 pytestmark = pytest.mark.anyio
 
 OTHER = "example.com/other"
@@ -44,12 +46,12 @@ def test_which_pods_hold_it(node: str, phase: str) -> None:
     waiting = builders.pod("waiting", group="g")
     other = builders.pod("other", group="g", node=node, phase=phase)
     holds = bool(node) and phase not in ("Succeeded", "Failed")
-    assert held_by_unbound_only(group, [waiting, other]) is not holds
+    assert held_by_unbound_only(group, [waiting, other], OURS) is not holds
     # With no pod that waits it is upstream's controller that acts.
-    assert not held_by_unbound_only(group, [])
-    assert not held_by_unbound_only(group, [builders.pod("ended", group="g", node="n1", phase="Succeeded")])
-    assert not held_by_unbound_only(builders.pod_group("g", 2), [waiting])
-    assert not held_by_unbound_only(builders.pod_group("g", 2, deleting=True), [waiting])
+    assert not held_by_unbound_only(group, [], OURS)
+    assert not held_by_unbound_only(group, [builders.pod("ended", group="g", node="n1", phase="Succeeded")], OURS)
+    assert not held_by_unbound_only(builders.pod_group("g", 2), [waiting], OURS)
+    assert not held_by_unbound_only(builders.pod_group("g", 2, deleting=True), [waiting], OURS)
 
 
 async def test_it_goes_after_a_moment(server: FakeApiServer, clock: FakeClock) -> None:
@@ -119,3 +121,15 @@ async def test_it_goes_when_the_last_bound_pod_ends(server: FakeApiServer, clock
         world.put_pod(builders.bound(running, "n1", phase="Succeeded"))
         await clock.advance(5)
         assert world.groups() == []
+
+
+async def test_groups_of_other_schedulers_are_left_alone(server: FakeApiServer, clock: FakeClock) -> None:
+    """kube-scheduler may have a bind under way for longer than ours can be."""
+    world = World(server, clock)
+    world.put_pod(builders.pod("waiting", group="g", scheduler="default-scheduler"))
+    async with world.running():
+        server.put(PODGROUPS, leaving(names.PROTECTION_FINALIZER))
+        await settle()
+        await clock.advance(BIND_IN_FLIGHT + 1)
+        await settle()
+    assert world.writes() == []

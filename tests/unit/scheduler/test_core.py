@@ -7,7 +7,6 @@ import pytest
 from api import names
 from api.membership import GroupKey
 from scheduler.core import events
-from scheduler.core.instructions import Recheck
 from tests.builders import bound, job, node, pod, pod_group
 from tests.unit.scheduler.world import World
 
@@ -309,7 +308,7 @@ def test_new_members_of_a_grown_job_wait_for_the_new_minimum():
     world.feed(events.JobSet(job("train", parallelism=9, job_uid=owner[1])), *map(events.PodSet, members[3:]))
     world.run(until=30)
     assert len(world.nodes) == 3
-    assert "waiting for minCount 3 to be raised" in world.pod_messages()["train-8"]
+    assert "waiting for minCount 3 of the PodGroup to be raised" in world.pod_messages()["train-8"]
     world.feed(events.GroupSet(pod_group(name, 9, job=owner))).run(until=60)
     assert len(world.nodes) == 3
     world.feed(events.PodSet(pod("other"))).run(until=61)
@@ -382,28 +381,26 @@ def test_another_schedulers_pods_use_room_and_are_never_placed():
     assert world.told()[0][2].startswith("2 of 3 members fit")
 
 
-def test_a_bound_elsewhere_member_is_never_bound_again():
-    """33: someone else was faster; the refusal is final, the watch tells where the pod is."""
+def test_a_member_bound_elsewhere_is_never_bound_again():
+    """33: someone else was faster; nothing is reported of our bind, the watch tells where the pod is."""
     member = pod("g-0", group="g")
     world = World(*nodes(2), events.GroupSet(pod_group("g", 1)), events.PodSet(member))
-    decision = world.core.cycle(0.0)
-    assert decision is not None
-    world.feed(events.BindFailed(member.metadata.uid, "already assigned to node n1", final=True))
-    recheck = world.core.cycle(0.0)
-    assert recheck is not None
-    assert isinstance(recheck.instructions[0], Recheck)
-    world.feed(events.PodSet(bound(member, "n1"))).run(until=60)
+    assert world.core.cycle(0.0) is not None
+    world.feed(events.PodSet(bound(member, "n1"))).run(until=200)
     assert world.nodes == {}
     assert [s for _, s, _ in world.told()] == ["True"]
 
 
-def test_unconfirmed_binds_are_looked_up():
-    """34."""
+def test_unconfirmed_binds_expire_and_are_tried_again():
+    """34: accepted, and the watch never shows it, as after the server was restored from a backup."""
     world = World(*nodes(1), *gang("g", 1))
     world.confirm = False
-    world.run(until=60)
-    rechecks = [i for d in world.decisions for i in d.instructions if isinstance(i, Recheck)]
-    assert [r.name for r in rechecks] == ["g-0"]
+    world.run(until=50)
+    assert len(world.decisions) == 2, "placed, and told"
+    world.confirm = True
+    world.run(until=70)
+    assert [d.placed for d in world.decisions] == [1, 0, 1]
+    assert world.run(until=1000).core.next_time() is None
 
 
 def test_a_deleted_node_frees_nothing_else():

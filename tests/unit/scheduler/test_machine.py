@@ -11,11 +11,12 @@ import msgspec
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from api.membership import GroupKey
 from api.model import PodGroup
 from api.wire import Node, Pod
 from scheduler.core import events
 from scheduler.core.core import Core
-from scheduler.core.instructions import Bind, Decision, Recheck
+from scheduler.core.instructions import Bind, Decision
 from scheduler.core.state import PodState
 from scheduler.core.validate import validate
 from tests.builders import bound, node, pod, pod_group
@@ -108,6 +109,36 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.disturbed.add(name)
             self.feed(events.PodGone(uid))
 
+    @rule(data=st.data(), change=st.sampled_from(["resize", "delete", "again"]))
+    def change_group(self, data, change):
+        if not self.groups:
+            return
+        name = data.draw(st.sampled_from(sorted(self.groups)))
+        self.disturbed.add(name)
+        old = self.groups[name]
+        if change == "resize":
+            made = pod_group(name, data.draw(st.integers(1, 5)), group_uid=old.metadata.uid)
+        elif change == "delete":
+            made = pod_group(name, old.min_count, group_uid=old.metadata.uid, deleting=True)
+        else:
+            self.feed(events.GroupGone(GroupKey("default", name)))
+            made = pod_group(name, old.min_count, group_uid=old.metadata.uid + "x")
+        self.groups[name] = made
+        self.feed(events.GroupSet(made))
+
+    @rule(cpu=st.integers(1, 3), data=st.data())
+    def another_scheduler_binds(self, cpu, data):
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        row = self.core.state.nodes.rows[name]
+        free = (self.core.state.nodes.allocatable - self.core.state.nodes.used)[
+            row, self.core.state.nodes.resources["cpu"]
+        ]
+        if free >= cpu * 1000:
+            self.disturbed |= set(self.groups)
+            made = pod(self.fresh("x"), cpu=str(cpu), scheduler="default-scheduler", node=name, phase="Running")
+            self.api[made.metadata.uid] = made
+            self.feed(events.PodSet(made))
+
     @rule(uid=pods, phase=st.sampled_from(["Succeeded", "Failed"]))
     def end(self, uid, phase):
         p = self.api.get(uid)
@@ -123,7 +154,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now += seconds
         self.cycle()
 
-    @rule(outcomes=st.lists(st.sampled_from(["ok", "ok", "unconfirmed", "error", "lost"]), min_size=1, max_size=4))
+    @rule(outcomes=st.lists(st.sampled_from(["ok", "watch first", "error", "lost"]), min_size=1, max_size=4))
     def binds_return(self, outcomes):
         for outcome in outcomes:
             if self.in_flight:
@@ -132,17 +163,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     def land(self, bind: Bind, outcome: str) -> None:
         p = self.api.get(bind.uid)
         if p is None:
-            self.feed(events.BindFailed(bind.uid, "404", final=True))
-            return
+            return  # gone: the watch has told
         if outcome == "error":
             self.feed(events.BindFailed(bind.uid, "500"))
             return
         assert not p.spec.node_name, "bound twice"
         self.api[bind.uid] = bound(p, bind.node)
-        if outcome != "lost":
-            self.feed(events.BindDone(bind.uid))
-        if outcome != "unconfirmed":
-            self.feed(events.PodSet(self.api[bind.uid]))
+        told: list[events.Event] = [events.BindDone(bind.uid), events.PodSet(self.api[bind.uid])]
+        if outcome == "watch first":
+            told.reverse()
+        for event in told[1:] if outcome == "lost" else told:
+            self.feed(event)
+            self.cycle()
 
     @rule(landed=st.integers(0, 4))
     def crash_and_restart(self, landed):
@@ -166,9 +198,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             for instruction in decision.instructions:
                 if isinstance(instruction, Bind):
                     self.in_flight.append(instruction)
-                elif isinstance(instruction, Recheck):
-                    p = self.api.get(instruction.uid)
-                    self.feed(events.PodSet(p) if p is not None else events.PodGone(instruction.uid))
 
     def check(self, decision: Decision) -> None:
         """No bind for a group whose minimum has no room."""
