@@ -21,12 +21,8 @@ from scheduler.core.instructions import (
 from scheduler.core.placement import Ask, Placement, place
 from scheduler.core.state import GroupInfo, PodInfo, PodState, State
 
-#: Seconds for which room is kept for a group that was bound in part and cannot be completed; after that it is
-#: still tried first, but what it cannot use is everybody's. (Its first member may have been pinned by its user.)
-HOLD = 300.0
 
-
-def try_group(state: State, group: GroupInfo, now: float) -> tuple[Decision, bool, list[GroupKey]]:
+def try_group(state: State, group: GroupInfo) -> tuple[Decision, bool, list[GroupKey]]:
     """Place the group's pods: the members its minimum lacks all together or none, then the others as they fit.
 
     Returns the decision, whether nothing is left to place, and the groups whose reserved room was taken back.
@@ -43,9 +39,7 @@ def try_group(state: State, group: GroupInfo, now: float) -> tuple[Decision, boo
         # Any members will do for the minimum: more of the smaller ones may fit.
         plan, placement = _plan(state, members, smallest_first=True)
     if len(plan) < missing:
-        if group.begun and group.holding_since is None:
-            group.holding_since = now
-        if group.begun and group.holding_since is not None and now - group.holding_since < HOLD:
+        if group.begun and not group.hold_over:
             # It was bound in part: what room there is for its missing members is kept from others.
             for info, node in plan:
                 state.move(info, PodState.RESERVED, node)

@@ -22,6 +22,9 @@ K = TypeVar("K", bound=Hashable)
 INCOMPLETE_AFTER = 5.0
 #: Failed binds in a row after which an entity is told: one is repeated in a second, and mostly succeeds.
 BIND_FAILURES_TOLD = 2
+#: Seconds for which room is kept for a group that was bound in part and cannot be completed; after that it is still
+#: tried first, but what it cannot use is everybody's. (Its first member may have been pinned by its user.)
+HOLD = 300.0
 #: Seconds after which an accepted bind that the watch never showed is believed no more, and tried again.
 CONFIRM_WITHIN = 60.0
 
@@ -49,6 +52,8 @@ class Core:
         self._bind_trouble: dict[EntityId, str] = {}
         #: Accepted binds that the watch has not confirmed, oldest first, with the time since (as above).
         self._unconfirmed: dict[str, float | None] = {}
+        #: Groups bound in part that room is kept for, oldest first, with the time since (as above).
+        self._holding: dict[GroupKey, float | None] = {}
 
     # ---- events
 
@@ -261,7 +266,8 @@ class Core:
             # Room is kept only for a group that was bound in part and can be completed.
             for info in list(group.members[PodState.RESERVED].values()):
                 self.state.move(info, PodState.PENDING)
-            group.holding_since = None
+            self._holding.pop(key, None)
+            group.hold_over &= group.begun
         if group is not None and group.wants and group.complete:
             self.queue.activate(key, group.order())
         else:
@@ -282,6 +288,7 @@ class Core:
         times = [
             _due(self._incomplete, INCOMPLETE_AFTER),
             _due(self._unconfirmed, CONFIRM_WITHIN),
+            _due(self._holding, HOLD),
             self.queue.next_time(),
         ]
         return min((time for time in times if time is not None), default=None)
@@ -299,6 +306,11 @@ class Core:
             # A second bind is refused if the first one stands, and its pod is then read.
             if self.state.pods[uid].state is PodState.ACCEPTED:
                 self._move(self.state.pods[uid], PodState.PENDING)
+        _date(self._holding, now)
+        while (key := _pop_due(self._holding, HOLD, now)) is not None:
+            self.state.groups[key].hold_over = True
+            for info in list(self.state.groups[key].members[PodState.RESERVED].values()):
+                self._move(info, PodState.PENDING)
         for entity, message in self._bind_failed.items():
             failures = self.queue.fail(entity, now)
             order = self._order_of(entity)
@@ -358,9 +370,11 @@ class Core:
         used = nodes.used.copy() if isinstance(entity, GroupKey) and self.state.groups[entity].below_minimum else None
         if isinstance(entity, GroupKey):
             group = self.state.groups[entity]
-            decision, done, robbed = attempt.try_group(self.state, group, now)
+            decision, done, robbed = attempt.try_group(self.state, group)
             for other in robbed:
                 self._reconsider(other)
+            if group.members[PodState.RESERVED]:
+                self._holding.setdefault(entity, now)
         else:
             decision, done = attempt.try_pod(self.state, self.state.pods[entity])
         nodes.changed = used is not None and bool((nodes.used[: len(used), : used.shape[1]] < used).any())

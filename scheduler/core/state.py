@@ -93,8 +93,8 @@ class GroupInfo:
     #: The minimum and the parallelism of its Job now; 0 where it is not a Job's group that the controllers made.
     job_minimum: int = 0
     job_parallelism: int = 0
-    #: Since when room is kept for it; clock seconds, None while there is none.
-    holding_since: float | None = None
+    #: Room was kept for it for long enough.
+    hold_over: bool = False
     #: Verdict last told (status, reason, message), so that nothing is told twice.
     told: tuple[str, str, str] | None = None
     #: Whether this PodGroup was told to have reached its minimum.
