@@ -175,7 +175,9 @@ def list_(*, output: Annotated[Literal["table", "json"], Parameter(name=["--outp
             str(len(state.pids)),
             state.kubeconfig,
         )
-    Console().print(table)
+    console = Console()
+    # In a pipe nothing is folded: what reads it wants whole paths.
+    (console if console.is_terminal else Console(width=400)).print(table)
 
 
 @app.command

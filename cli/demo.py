@@ -6,8 +6,10 @@ and what was missing.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -124,7 +126,7 @@ def _what_next(cluster: Cluster, *, keep: bool) -> None:
     if keep:
         lines = [
             f"export KUBECONFIG={cluster.kubeconfig}",
-            f"export PATH={cluster.kubectl.parent}:$PATH",
+            f"export PATH={Path(sys.executable).parent}:{cluster.kubectl.parent}:$PATH",
             "kubectl get jobs,workloads,podgroups,pods",
             "kubectl apply -f manifests/samples/min-count.yaml",
             "kubectl describe podgroup",

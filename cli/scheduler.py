@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from api import names
-from cli.process import LogFormat, foreground
+from cli.process import LogFormat, foreground, scheduler_names
 
 
 def scheduler(
@@ -33,5 +32,4 @@ def scheduler(
     """
     from scheduler.app import program
 
-    scheduler_names = frozenset(scheduler_name or [names.SCHEDULER_NAME])
-    foreground(program(scheduler_names), kubeconfig, context, log_format)
+    foreground(program(scheduler_names(scheduler_name)), kubeconfig, context, log_format)

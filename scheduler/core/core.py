@@ -150,8 +150,10 @@ class Core:
         self._unconfirmed.pop(uid, None)
         self.state.forget(info)
         self.queue.forget(uid)
-        if info.group is not None and info.group not in self.state.groups:
-            self.queue.forget(info.group)
+        if info.group is not None:
+            if info.group not in self.state.groups:
+                self.queue.forget(info.group)
+            self._reconsider(info.group)
 
     def _bind_done(self, uid: str) -> None:
         info = self.state.pods.get(uid)
@@ -272,7 +274,7 @@ class Core:
             self.queue.activate(key, group.order())
         else:
             self.queue.discard(key)
-        if group is not None and ((not group.complete and (group.wants or group.begun)) or group.robbed):
+        if group is not None and ((not group.complete and (group.wants or group.begun or group.stale)) or group.robbed):
             self._incomplete.setdefault(key, None)
         else:
             self._incomplete.pop(key, None)
@@ -352,7 +354,7 @@ class Core:
         # What was told comes back when something about the group changes.
         while (key := _pop_due(self._incomplete, INCOMPLETE_AFTER, now)) is not None:
             group = self.state.groups[key]
-            decision = attempt.tell_incomplete(group) if self._ours(group) else None
+            decision = attempt.tell_incomplete(group) if group.told is not None or self._ours(group) else None
             if decision is not None:
                 return decision
         return None

@@ -172,6 +172,11 @@ class GroupInfo:
         return self.below_minimum and not self.told_reached
 
     @property
+    def stale(self) -> bool:
+        """Whether what was told of it was about pods that are all gone."""
+        return self.told is not None and not self.told_reached and not any(True for _ in self.all_pods())
+
+    @property
     def robbed(self) -> list[PodInfo]:
         """Pods held because this PodGroup has the name of their Job's group, and is not their Job's."""
         podgroup = self.podgroup

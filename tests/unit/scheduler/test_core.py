@@ -132,6 +132,13 @@ def test_a_group_bound_in_part_says_so_though_no_member_waits():
     ]
 
 
+def test_a_group_whose_pods_are_all_gone_does_not_keep_their_reason():
+    world = World(*nodes(1, cpu="1"), *gang("g", 2)).run(until=5)
+    assert world.told()[-1][2].startswith("1 of 2 members fit")
+    world.feed(*[events.PodGone(uid) for uid in world.pods]).run(until=30)
+    assert world.told()[-1][2].startswith("0 of 2 members exist")
+
+
 def test_nothing_is_said_of_other_schedulers_groups():
     others = [pod(f"g-{i}", group="g", scheduler="default-scheduler") for i in range(3)]
     world = World(*nodes(1), events.GroupSet(pod_group("g", 3)), *map(events.PodSet, others))
