@@ -26,7 +26,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 WORKERS = 48
 #: Seconds between two looks at a pod whose bind got no answer.
 LOOK_AGAIN = 1.0
-#: Seconds for one bind, and for all that are left when the process stops; within its grace period.
+#: Seconds for one bind.
+BIND_SECONDS = 10.0
+#: Seconds in which binds that were submitted are begun when the process stops; with the last one within its grace.
 DRAIN_SECONDS = 10.0
 
 Outcome = events.BindDone | events.BindFailed
@@ -83,21 +85,19 @@ class Binder:
 
     async def _next(self) -> None:
         bind = self._queue.popleft()
-        with move_on_after(self._clock, DRAIN_SECONDS, shield=True):
-            # A stop in the middle would leave it open whether the pod is bound.
+        with anyio.CancelScope(shield=True):
+            # A stop in the middle would leave it open whether the pod is bound; the request has its own time limit.
             failure = await self._send(bind)
-            if failure is None:
-                self._report(events.BindDone(bind.uid))
-                return
-            if not (failure.ambiguous or isinstance(failure, Conflict)):
-                if not isinstance(failure, NotFound):
-                    self._report(events.BindFailed(bind.uid, explain(failure)))
-                return
-        await self._settle(bind, explain(failure))
+        if failure is None:
+            self._report(events.BindDone(bind.uid))
+        elif failure.ambiguous or isinstance(failure, Conflict):
+            await self._settle(bind, explain(failure))
+        elif not isinstance(failure, NotFound):
+            self._report(events.BindFailed(bind.uid, explain(failure)))
 
     async def _send(self, bind: Bind) -> ApiError | None:
         try:
-            await self._client.bind(bind.namespace, bind.name, bind.uid, bind.node, timeout=DRAIN_SECONDS)
+            await self._client.bind(bind.namespace, bind.name, bind.uid, bind.node, timeout=BIND_SECONDS)
         except ApiError as error:
             level = logging.WARNING if self._repeats.allows(explain(error, named=False)) else logging.DEBUG
             log.log(level, "bind failed", pod=f"{bind.namespace}/{bind.name}", node=bind.node, error=explain(error))

@@ -14,6 +14,7 @@ from api import conditions, v1beta1
 from api.membership import GroupKey
 from api.wire import Pod
 from runtime.clock import FakeClock, settle
+from runtime.errors import Unreachable
 from runtime.informer import Informer
 from runtime.resources import PODS
 from scheduler.binder import Binder
@@ -73,6 +74,30 @@ async def test_a_bind_whose_answer_says_nothing_is_read_back(server, clock, code
     (outcome,) = await bind(server, clock, uid)
     assert isinstance(outcome, events.BindFailed)
     assert len(server.seen("GET")) == 1
+
+
+@pytest.mark.parametrize("seconds", [5, 12, 40])
+async def test_an_api_server_that_hangs_is_waited_for(server, clock, seconds):
+    """Stopped for a while in the middle of a gang: the binds end late, or are told apart by a look."""
+    uid = put_pod(server)
+
+    async def hang(request, call_next):
+        await clock.sleep(seconds)
+        if seconds == 40 and request.verb == "POST":
+            raise Unreachable("timed out", request.verb, request.path, ambiguous=True)
+        return await call_next(request)
+
+    outcomes: list[events.Event] = []
+    binder = Binder(server.client(clock, interceptors=[hang]), clock, outcomes.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(binder.run)
+        binder.submit(Bind("default", "p", uid, "n0"))
+        for _ in range(4):
+            await clock.advance(40)
+            await settle()
+        tasks.cancel_scope.cancel()
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], events.BindFailed if seconds == 40 else events.BindDone)
 
 
 async def test_nothing_is_said_of_a_pod_bound_elsewhere(server, clock):
