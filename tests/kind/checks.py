@@ -246,10 +246,15 @@ class Watcher:
             found = [c for c in self._changes if c.time >= since]
         return sorted(found, key=lambda c: c.revision)
 
-    def world(self) -> World:
-        """The cluster as last seen."""
+    def world(self, namespace: str | None = None) -> World:
+        """The cluster as last seen, or only one namespace of it and all nodes."""
         with self._lock:
-            views = [(r, uid, *entry) for r, known in self._current.items() for uid, entry in known.items()]
+            views = [
+                (resource, uid, *entry)
+                for resource, known in self._current.items()
+                for uid, entry in known.items()
+                if namespace is None or getattr(entry[1], "namespace", namespace) == namespace
+            ]
         world = World()
         for resource, uid, revision, view in views:
             world.apply(Change(revision, 0.0, resource, uid, view))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import ssl
 import tempfile
 import threading
@@ -87,7 +88,7 @@ class Kube:
             self._connections.pop().close()
         self._local = threading.local()
 
-    def connect(self, timeout: float = 30) -> http.client.HTTPSConnection:
+    def connect(self, timeout: float = 60) -> http.client.HTTPSConnection:
         """A connection of one's own."""
         return http.client.HTTPSConnection(*self._address, timeout=timeout, context=self._context)
 
@@ -126,6 +127,8 @@ class Kube:
             self._local.connection = self.connect()
             self._connections.append(self._local.connection)
         connection: http.client.HTTPSConnection = self._local.connection
+        if connection.sock is not None and select.select([connection.sock], [], [], 0)[0]:
+            connection.close()  # the server has ended it meanwhile; a new one is opened
         connection.request(method, path, data, {**self._headers, "Content-Type": content_type})
         response = connection.getresponse()
         return response.status, response.read()

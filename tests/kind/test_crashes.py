@@ -101,7 +101,7 @@ def partly_bound(watcher: Watcher, namespace: str, timeout: float) -> bool:
     """Wait for a moment at which a group is bound in part; false when none came."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        world = watcher.world()
+        world = watcher.world(namespace)
         if any(0 < world.bound(g) < g.minimum for g in world.groups.values() if g.namespace == namespace):
             return True
         time.sleep(0.001)
@@ -132,7 +132,7 @@ def test_kills(spare: Phalanx, spare_kube: Kube) -> None:
                 early[name] = not early.get(name, True) and moments.random() < 0.3
                 if not early[name]:
                     spare.wait_for(name, '"working"')
-                time.sleep(moments.random() * (1.0 if early[name] else 4.0))
+                time.sleep(moments.random() * (1.0 if early[name] else 3.0))
                 if name == "scheduler" and not early[name] and moments.random() < 0.7:
                     in_the_middle += partly_bound(watcher, namespace, 4.0)
                 spare.kill(name)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.kind.checks import Watcher, replay, settle, timeline, wrong_objects
+from tests.kind.checks import PodView, Watcher, replay, settle, timeline, view_pod, wrong_objects
 from tests.kind.conftest import Phalanx, fresh_namespace
 from tests.kind.kube import Kube, KubeError, job, node, pod, pod_group, until
 
@@ -64,7 +64,7 @@ class Round:
             # A pace, not a wait: how much the parties have seen when the next step comes is part of the round.
             time.sleep(self.random.choice((0.0, 0.0, 0.05, 0.2, 0.5)))
         self.wait_for_pods()
-        settle(self.watcher.world, [self.namespace])
+        settle(lambda: self.watcher.world(self.namespace), [self.namespace])
         self.check_objects()
         # Room for what has waited: all that runs ends, and the rest must get its turn.
         self.note("end all that runs")
@@ -72,7 +72,7 @@ class Round:
             self.kube.cordon(name, False)
         self.kube.finish(self.namespace, [p.name for p in self.live() if p.node])
         self.wait_for_pods()
-        settle(self.watcher.world, [self.namespace])
+        settle(lambda: self.watcher.world(self.namespace), [self.namespace])
         self.check_objects()
 
     def note(self, text: str) -> None:
@@ -82,11 +82,9 @@ class Round:
         self.made += 1
         return f"{kind}{self.made}"
 
-    def live(self) -> list:
-        self.watcher.catch_up(self.namespace)
-        pods = self.watcher.world().pods.values()
-        found = [p for p in pods if p.namespace == self.namespace and not p.ended and not p.deleting]
-        return sorted(found, key=lambda p: p.name)
+    def live(self) -> list[PodView]:
+        pods = [view_pod(item) for item in self.kube.list("pods", self.namespace)]
+        return sorted((p for p in pods if not p.ended and not p.deleting), key=lambda p: p.name)
 
     def wait_for_pods(self) -> None:
         """Until kube-controller-manager has made the pods of all Jobs, but of those that it makes wait: one that
