@@ -6,6 +6,7 @@ refused would hold its pods for ever, so an integration test compares both on a 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,6 +35,9 @@ KNOWN_ANNOTATIONS = frozenset(
         names.RESOURCE_CLAIMS_ANNOTATION,
     }
 )
+
+#: Characters of a user's text that a message repeats.
+_QUOTED = 40
 
 _DISRUPTION_MODES = {
     "single": DisruptionMode(single=Empty()),
@@ -119,7 +123,7 @@ def decide(job: Job, scheduler_names: frozenset[str] = frozenset({names.SCHEDULE
     if policy not in (None, "gang", "basic"):
         return Misconfigured(
             f"metadata.annotations[{names.POLICY_ANNOTATION}]",
-            f'"{policy}" is not a policy',
+            f"{_quoted(policy)} is not a policy",
             "set it to gang, basic or none",
         )
     if policy is None and explicit is None:
@@ -183,7 +187,7 @@ def _plan(job: Job, policy: str) -> Eligible | Misconfigured:
         disruption = _DISRUPTION_MODES.get(mode)
         field = f"metadata.annotations[{names.DISRUPTION_MODE_ANNOTATION}]"
         if disruption is None:
-            return Misconfigured(field, f'"{mode}" is not a disruption mode', "set it to single or all")
+            return Misconfigured(field, f"{_quoted(mode)} is not a disruption mode", "set it to single or all")
         if mode == "all" and policy == "basic":
             return Misconfigured(field, "all goes with the gang policy only", "set it to single")
     elif scheduling is not None and scheduling.disruption_mode is not None:
@@ -221,10 +225,15 @@ def _min_count(job: Job, policy: str) -> int | Misconfigured:
     if not 1 <= value <= parallelism:
         return Misconfigured(
             field,
-            f'"{text[:40]}" is not a number from 1 to {parallelism} (spec.parallelism)',
+            f"{_quoted(text)} is not a number from 1 to {parallelism} (spec.parallelism)",
             "set it to how many pods must start together, or remove it for all of them",
         )
     return value
+
+
+def _quoted(text: str) -> str:
+    """A user's text as part of one line: in quotes, control characters escaped, cut."""
+    return json.dumps(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…", ensure_ascii=False)
 
 
 def _native_min_count(scheduling: JobScheduling | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TypeVar
 
 from api import names
-from api.eligibility import minimum_now
+from api.eligibility import Misconfigured, decide, minimum_now
 from api.membership import GroupKey, Unknown, group_of, name_taken, owning_job
 from api.model import PodGroup
 from api.wire import Job, Pod
@@ -354,10 +354,18 @@ class Core:
         # What was told comes back when something about the group changes.
         while (key := _pop_due(self._incomplete, INCOMPLETE_AFTER, now)) is not None:
             group = self.state.groups[key]
-            decision = attempt.tell_incomplete(group) if group.told is not None or self._ours(group) else None
+            told = group.told is not None or self._ours(group)
+            decision = attempt.tell_incomplete(group, self._misconfigured(group)) if told else None
             if decision is not None:
                 return decision
         return None
+
+    def _misconfigured(self, group: GroupInfo) -> str | None:
+        """Why the Job of a group that does not exist gets none; its Event may have expired by now."""
+        owners = (owning_job(info.pod) for info in group.all_pods()) if group.podgroup is None else ()
+        job = next((self._jobs[owner.uid] for owner in owners if owner is not None and owner.uid in self._jobs), None)
+        verdict = decide(job, self.scheduler_names) if job is not None else None
+        return f"Job {job.metadata.name}: {verdict.message}" if job and isinstance(verdict, Misconfigured) else None
 
     def _ours(self, group: GroupInfo) -> bool:
         """Whether any pod of it is ours: of other schedulers' groups nothing is said."""

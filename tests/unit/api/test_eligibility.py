@@ -96,6 +96,15 @@ def test_impossible_annotations_name_field_problem_and_remedy(annotations, field
     assert verdict.remedy
 
 
+@pytest.mark.parametrize("annotation", [POLICY, MIN_COUNT, names.DISRUPTION_MODE_ANNOTATION])
+def test_any_text_makes_one_short_line_with_a_remedy(annotation):
+    verdict = decide(job(annotations={annotation: "a\n\x1b[31m" + "x" * 5000}))
+    assert isinstance(verdict, Misconfigured)
+    assert verdict.message.isprintable()
+    assert len(verdict.message) < 250
+    assert verdict.message.endswith(verdict.remedy)
+
+
 def test_typing_errors_in_annotations_are_found():
     annotations = {"phalanx.dev/mincount": "3", MIN_COUNT: "3", "example.com/x": "y"}
     assert unknown_annotations(job(annotations=annotations)) == ["phalanx.dev/mincount"]

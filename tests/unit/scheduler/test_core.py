@@ -60,6 +60,17 @@ def test_members_wait_for_their_podgroup():
     assert len(world.nodes) == 2
 
 
+def test_pods_of_a_misconfigured_job_say_what_is_wrong_with_it():
+    wrong = job("train", parallelism=2, annotations={names.MIN_COUNT_ANNOTATION: "99"})
+    owner = ("train", wrong.metadata.uid)
+    members = [pod(f"train-{i}", owner=owner, group=names.group_name(*owner)) for i in range(2)]
+    world = World(*nodes(1), events.JobSet(wrong), *map(events.PodSet, members)).run(until=30)
+    assert world.nodes == {}
+    told = world.pod_messages()["train-0"]
+    assert told.startswith("Job train: metadata.annotations[phalanx.dev/min-count]")
+    assert '"99" is not a number from 1 to 2' in told
+
+
 def test_a_group_waits_for_its_members_and_says_how_many():
     group, first, _ = gang("g", 2)
     world = World(*nodes(1), group, first).run(until=60)
