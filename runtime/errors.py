@@ -117,6 +117,10 @@ class Unreachable(ApiError):  # noqa: N818
         self.server = server
 
 
+class Idle(Unreachable):
+    """A watch that brought nothing for too long: a dead connection, or a resource of which there is no news."""
+
+
 class _Details(msgspec.Struct, gc=False):
     causes: list[Cause] | None = None
     retryAfterSeconds: float | None = None  # noqa: N815 - the server's spelling

@@ -21,7 +21,7 @@ import kr8s
 import structlog
 
 from runtime.clock import Clock
-from runtime.errors import Unauthorized, Unreachable, from_response
+from runtime.errors import Idle, Unauthorized, Unreachable, from_response
 
 JSON = "application/json"
 #: Seconds of work without a pause before other tasks get a turn.
@@ -211,7 +211,7 @@ class Exchange:
                     await self._read_lines(request, response.chunks, idle, on_line)
         if scope.cancelled_caught:
             text = f"no event or bookmark for {idle_timeout:g} s"
-            raise Unreachable(text, "GET", path, ambiguous=False, server=self.api.server)
+            raise Idle(text, "GET", path, ambiguous=False, server=self.api.server)
 
     async def _read_lines(
         self,

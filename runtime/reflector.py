@@ -26,7 +26,7 @@ import structlog
 from runtime.backoff import Backoff, Repeats
 from runtime.client import Client
 from runtime.clock import Clock
-from runtime.errors import ApiError, Gone, Status, TooManyRequests, explain, from_status
+from runtime.errors import ApiError, Gone, Idle, Status, TooManyRequests, explain, from_status
 from runtime.objects import Key, Object, Undecodable, decoder_for, peek
 from runtime.resources import Resource
 
@@ -157,6 +157,10 @@ class Reflector(Generic[T]):
         except (_Garbled, Undecodable) as error:
             self._version = None
             return self._failed(error)
+        except Idle:
+            # Mostly a quiet resource, whose first bookmark comes late: nothing to tell anybody.
+            self.statistics.failures += 1
+            return None
         except TooManyRequests as error:
             return self._failed(error, error.retry_after)
         except ApiError as error:

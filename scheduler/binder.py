@@ -91,9 +91,10 @@ class Binder:
         if failure is None:
             self._report(events.BindDone(bind.uid))
         elif failure.ambiguous or isinstance(failure, Conflict):
-            await self._settle(bind, explain(failure))
+            await self._settle(bind, explain(failure, named=False))
         elif not isinstance(failure, NotFound):
-            self._report(events.BindFailed(bind.uid, explain(failure)))
+            # Without the pod's name: the cause is mostly the same for all, and then said once.
+            self._report(events.BindFailed(bind.uid, explain(failure, named=False)))
 
     async def _send(self, bind: Bind) -> ApiError | None:
         try:

@@ -179,6 +179,17 @@ async def test_a_silent_stream_is_given_up_and_resumed(server: FakeApiServer, cl
         assert content(informer) == truth(server)
 
 
+async def test_a_quiet_resource_alarms_nobody(server: FakeApiServer, clock: FakeClock) -> None:
+    """The first bookmark of a resource that never changes comes late: the watch is opened anew, and that is all."""
+    informer = make(server, clock)
+    with capture_logs() as logs:
+        async with running(informer.run):
+            await clock.advance(76)
+            assert len(server.seen("GET", watch=True)) == 2
+    assert [log for log in logs if log["log_level"] == "warning"] == []
+    assert informer.statistics.reflector.failures == 1
+
+
 async def test_bookmarks_keep_a_quiet_stream_alive(server: FakeApiServer, clock: FakeClock) -> None:
     informer = make(server, clock)
     async with running(informer.run):
