@@ -221,7 +221,8 @@ def _min_count(job: Job, policy: str) -> int | Misconfigured:
     if policy == "basic":
         return Misconfigured(field, "the basic policy has no minimum", "remove it, or ask for the gang policy")
     # int() would also take "+4", "4_0" and " 4 "; a count is digits.
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 11 else 0
+    significant = text.lstrip("0")  # as in CEL; and int() takes at most 4300 digits
+    value = int(significant) if text.isascii() and significant.isdigit() and len(significant) < 11 else 0
     if not 1 <= value <= parallelism:
         return Misconfigured(
             field,

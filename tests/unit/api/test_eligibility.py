@@ -22,6 +22,7 @@ def owner(kind: str) -> list[dict[str, object]]:
         ({"ownerReferences": owner("CronJob")}, 4),
         ({"annotations": {MIN_COUNT: "1"}}, 1),
         ({"annotations": {MIN_COUNT: "4"}}, 4),
+        ({"annotations": {MIN_COUNT: "0" * 5000 + "2"}}, 2),
         ({"annotations": {POLICY: "gang"}, "completionMode": "NonIndexed", "completions": 9}, 4),
         ({"managedBy": "kubernetes.io/job-controller"}, 4),
         ({"template": {"spec": {"schedulerName": "phalanx"}}}, 4),
