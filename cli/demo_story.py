@@ -195,10 +195,13 @@ class Story:
         await watched.until("the PodGroup gone", lambda: watched.groups.store.get(NAMESPACE, name) is None)
         # Pods and PodGroups come on two streams: their order is the server's, not that of their arrival.
         await watched.until("all its pods gone", lambda: not watched.pods_of(job))
-        gone = {m.kind: m.version for m in sorted(watched.moments, key=_version) if m.what == "gone" and _is_of(m, job)}
-        if gone["PodGroup"] < gone["Pod"]:
-            raise MissingError("the PodGroup went before the last of its pods; it is to go after them")
-        say(f"pods of {job} gone first, then PodGroup {group.metadata.name}")
+        moments = [m for m in sorted(watched.moments, key=_version) if _is_of(m, job)]
+        gone = next(m.version for m in moments if m.kind == "PodGroup" and m.what == "gone")
+        # A pod that has ended holds nothing, though its object may be there for a moment.
+        ended = {m.name for m in moments if m.kind == "Pod" and m.what in ("ended", "gone") and m.version < gone}
+        if len(ended) < 8:
+            raise MissingError(f"only {len(ended)} of 8 pods had ended when the PodGroup went; it is to go after them")
+        say(f"all pods of {job} ended first, then PodGroup {group.metadata.name} went")
 
     async def _not_eligible(self, watched: Watched) -> None:
         _heading("A Job that is no gang runs as if Phalanx were not there")

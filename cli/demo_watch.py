@@ -136,6 +136,8 @@ class Watched:
             self._note(new or old, "gone")
         elif old is not None and new is not None and new.spec.node_name and not old.spec.node_name:
             self._note(new, f"bound to {new.spec.node_name}")
+        elif old is not None and new is not None and new.terminal and not old.terminal:
+            self._note(new, "ended")
 
 
 def _controlled(objects: Iterable[T], job: str) -> T | None:

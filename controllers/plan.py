@@ -148,7 +148,9 @@ def _keep(seen: Observed, workload: Workload, result: Plan) -> None:
         return
     group = next((g for g in seen.pod_groups if g.metadata.name == seen.group), None)
     if seen.job.spec.suspend:
-        if group is not None and group.metadata.deletion_timestamp is None:
+        # Only once the Job controller has acted on it: resumed before that, its pods would run on in a group that is
+        # in deletion for as long as they live.
+        if group is not None and group.metadata.deletion_timestamp is None and _suspended(seen.job):
             result.step = Release(group)
         return
     if group is None:
@@ -161,6 +163,10 @@ def _keep(seen: Observed, workload: Workload, result: Plan) -> None:
         return  # the successor needs its name: made when it is gone
     if current is not None and group.min_count and group.min_count != current:
         result.step = Resize(group, group.min_count, current)
+
+
+def _suspended(job: Job) -> bool:
+    return any(c.type == "Suspended" and c.status == "True" for c in job.status.conditions)
 
 
 def _minimum(seen: Observed, template: PodGroupTemplateSpec, result: Plan) -> int | None:

@@ -114,13 +114,17 @@ def pod_group(
 
 
 def job(name: str = "train", *, parallelism: int = 4, job_uid: str | None = None, **changes: Any) -> Job:
-    """An eligible Job; keyword arguments replace fields of its spec, `annotations` and `owner` its metadata."""
+    """An eligible Job; one that is suspended is as the Job controller leaves it.
+
+    Keyword arguments replace fields of its spec, `annotations`, `labels` and the like of its metadata.
+    """
     metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": job_uid or uid()}
     for field in ("annotations", "labels", "ownerReferences", "deletionTimestamp"):
         if field in changes:
             metadata[field] = changes.pop(field)
     template = changes.pop("template", {"metadata": {"labels": {names.GANG_LABEL: "job"}}})
-    conditions = changes.pop("conditions", [])
+    acted = [{"type": "Suspended", "status": "True"}] if changes.get("suspend") else []
+    conditions = changes.pop("conditions", acted)
     spec = {
         "parallelism": parallelism,
         "completions": parallelism,

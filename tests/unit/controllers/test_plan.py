@@ -186,6 +186,12 @@ class TestSuspension:
         assert isinstance(step, Make)
         assert isinstance(step.obj, PodGroup)
 
+    def test_a_suspension_that_the_job_controller_has_not_acted_on_takes_no_group_away(self) -> None:
+        """Resumed within milliseconds, its pods run on: their group must not be in deletion."""
+        seen = made(Observed(builders.job()))
+        spec = msgspec.structs.replace(seen.job.spec, suspend=True)
+        assert plan(replaced(seen, job=msgspec.structs.replace(seen.job, spec=spec))) == Plan()
+
     def test_a_job_created_suspended_has_a_workload_only(self) -> None:
         job = builders.job(suspend=True)
         step = plan(Observed(job)).step
@@ -293,7 +299,9 @@ class TestStructure:
 
 
 def suspend(job: Job) -> Job:
-    return msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, suspend=True))
+    """The Job once its controller has acted on it."""
+    spec = msgspec.structs.replace(job.spec, suspend=True)
+    return msgspec.structs.replace(job, spec=spec, status=builders.job(suspend=True).status)
 
 
 def gang(count: int) -> SchedulingPolicy:
