@@ -104,10 +104,10 @@ def tell_pod_bind_trouble(info: PodInfo, error: str) -> Decision:
     return _refuse_pod(info, "error", conditions.SCHEDULER_ERROR, f"binding keeps failing: {error}")
 
 
-def tell_incomplete(group: GroupInfo, misconfigured: str | None) -> Decision | None:
+def tell_incomplete(group: GroupInfo, job_says: str | None) -> Decision | None:
     """Tell what a group waits for that cannot be tried; None where that was told already.
 
-    :param misconfigured: what its Job says that is impossible, so that it gets no PodGroup
+    :param job_says: why nothing comes of it because of its Job
     """
     robbed = group.robbed
     if robbed:
@@ -117,7 +117,7 @@ def tell_incomplete(group: GroupInfo, misconfigured: str | None) -> Decision | N
         return Decision(str(group.key), _trace_uid(group), "error", text, 0, len(robbed), list(held))
     # Another scheduler's members are why ours are too few: that is an error, not a matter of waiting.
     problem = messages.disagreement(_live_members(group)) if group.podgroup is not None else None
-    message = problem or misconfigured or messages.incomplete(group)
+    message = problem or job_says or messages.incomplete(group)
     if group.told is not None and group.told[2] == message:
         return None
     if problem is not None:

@@ -11,7 +11,7 @@ from api.eligibility import Misconfigured, decide, minimum_now
 from api.membership import GroupKey, Unknown, group_of, name_taken, owning_job
 from api.model import PodGroup
 from api.wire import Job, Pod
-from scheduler.core import attempt, events
+from scheduler.core import attempt, events, messages
 from scheduler.core.instructions import Decision
 from scheduler.core.queue import EntityId, Order, Queue
 from scheduler.core.state import UNPLACED, GroupInfo, PodInfo, PodState, State
@@ -242,7 +242,7 @@ class Core:
     def _compare_group(self, job: Job) -> None:
         key = GroupKey(job.metadata.namespace, names.group_name(job.metadata.name, job.metadata.uid))
         group = self.state.groups.get(key)
-        if group is not None and self._compare_with_job(group):
+        if group is not None and (self._compare_with_job(group) or job.finished):
             self._reconsider(key)
 
     def _move(self, info: PodInfo, state: PodState, node: str = "") -> None:
@@ -355,13 +355,19 @@ class Core:
         while (key := _pop_due(self._incomplete, INCOMPLETE_AFTER, now)) is not None:
             group = self.state.groups[key]
             told = group.told is not None or self._ours(group)
-            decision = attempt.tell_incomplete(group, self._misconfigured(group)) if told else None
+            decision = attempt.tell_incomplete(group, self._job_says(group)) if told else None
             if decision is not None:
                 return decision
         return None
 
-    def _misconfigured(self, group: GroupInfo) -> str | None:
-        """Why the Job of a group that does not exist gets none; its Event may have expired by now."""
+    def _job_says(self, group: GroupInfo) -> str | None:
+        """Say why nothing comes of the group because of its Job: that is over, or it says something impossible.
+
+        The Event about the latter may have expired by now.
+        """
+        owner = self._jobs.get(group.podgroup.job_uid or "") if group.podgroup is not None else None
+        if owner is not None and owner.finished:
+            return messages.job_is_over(owner)
         owners = (owning_job(info.pod) for info in group.all_pods()) if group.podgroup is None else ()
         job = next((self._jobs[owner.uid] for owner in owners if owner is not None and owner.uid in self._jobs), None)
         verdict = decide(job, self.scheduler_names) if job is not None else None

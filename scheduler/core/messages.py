@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from api.wire import Job
 from scheduler.core.placement import Placement
 from scheduler.core.state import GroupInfo, PodInfo
 
@@ -52,6 +53,13 @@ def incomplete(group: GroupInfo) -> str:
         else f"{there} of {group.minimum} members exist"
     )
     return f"{have}: waiting for {group.minimum - there} more to be created (see the Events of their owner)"
+
+
+def job_is_over(job: Job) -> str:
+    """Say that the Job has finished, and how."""
+    how = next(c for c in job.status.conditions if c.type in ("Complete", "Failed") and c.status == "True")
+    reason = f": {how.reason}" if how.reason else ""
+    return f"its Job {job.metadata.name} is over ({how.type}{reason}): no more members will come"
 
 
 def bind_trouble(group: GroupInfo, error: str) -> str:

@@ -17,6 +17,7 @@ from scheduler.core.nodes import Bools, Ints, NodeTable
 from scheduler.core.signature import Signature, conflicts
 
 HOST_PORTS = "host port in use"
+PORTS_OF_MEMBERS = "host port taken by a member of this group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ def _reasons(
         counts[HOST_PORTS] = int((passing & blocked).sum())
     mine = left & (per_row > 0)
     if mine.any():
-        counts["filled by members of this group"] = int(mine.sum())
+        words = PORTS_OF_MEMBERS if signature.host_ports else "filled by members of this group"
+        counts[words] = int(mine.sum())
         left = left & ~mine
     for name, column in table.resources.items():
         if not need[column]:

@@ -150,6 +150,18 @@ def test_a_group_whose_pods_are_all_gone_does_not_keep_their_reason():
     assert world.told()[-1][2].startswith("0 of 2 members exist")
 
 
+def test_a_group_of_a_job_that_is_over_waits_for_nobody():
+    train = job("train", parallelism=2)
+    owner = ("train", train.metadata.uid)
+    members = [pod(f"t-{i}", owner=owner, group="g") for i in range(2)]
+    group = events.GroupSet(pod_group("g", 2, job=owner))
+    world = World(*nodes(1, cpu="1"), events.JobSet(train), group, *map(events.PodSet, members)).run(until=5)
+    over = [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
+    world.feed(*[events.PodGone(m.metadata.uid) for m in members])
+    world.feed(events.JobSet(job("train", parallelism=2, job_uid=owner[1], conditions=over))).run(until=30)
+    assert world.told()[-1][2] == "its Job train is over (Failed: DeadlineExceeded): no more members will come"
+
+
 def test_nothing_is_said_of_other_schedulers_groups():
     others = [pod(f"g-{i}", group="g", scheduler="default-scheduler") for i in range(3)]
     world = World(*nodes(1), events.GroupSet(pod_group("g", 3)), *map(events.PodSet, others))

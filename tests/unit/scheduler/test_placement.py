@@ -6,7 +6,7 @@ from hypothesis import given
 
 from scheduler.core import signature
 from scheduler.core.nodes import NodeTable
-from scheduler.core.placement import HOST_PORTS, Ask, place
+from scheduler.core.placement import HOST_PORTS, PORTS_OF_MEMBERS, Ask, place
 from tests.builders import node, pod
 
 
@@ -63,6 +63,7 @@ def test_host_ports_one_a_node():
     ports = {"containers": [{"resources": {"requests": {"cpu": "1"}}, "ports": [{"hostPort": 80}]}]}
     placement = place(table_of(8, 8), [ask(3, **ports)])
     assert sorted(placement.rows[0].tolist()) == [0, 1]
+    assert placement.reasons == {PORTS_OF_MEMBERS: 2}
     table = table_of(8, 8)
     table.take("n0", signature.of_pod(pod("q", **ports)))
     placement = place(table, [ask(2, **ports)])
