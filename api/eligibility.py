@@ -39,6 +39,9 @@ KNOWN_ANNOTATIONS = frozenset(
 #: Characters of a user's text that a message repeats.
 _QUOTED = 40
 
+#: Their values are beyond ``HighestUserDefinablePriority``, up to which the API server takes a PodGroup's priority.
+_SYSTEM_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
+
 _DISRUPTION_MODES = {
     "single": DisruptionMode(single=Empty()),
     "all": DisruptionMode(all=Empty()),
@@ -178,6 +181,13 @@ def _plan(job: Job, policy: str) -> Eligible | Misconfigured:
                 "this version of Phalanx cannot honour it yet",
                 "remove it to run the Job without that guarantee",
             )
+    priority_class = job.spec.template.spec.priority_class_name or None
+    if priority_class in _SYSTEM_CLASSES:
+        return Misconfigured(
+            "spec.template.spec.priorityClassName",
+            f"{priority_class} is above 1000000000, the most that a PodGroup can have",
+            f"name another class, or set the annotation {names.POLICY_ANNOTATION} to none",
+        )
     minimum = _min_count(job, policy)
     if isinstance(minimum, Misconfigured):
         return minimum
@@ -204,7 +214,7 @@ def _plan(job: Job, policy: str) -> Eligible | Misconfigured:
             resource_claims=[GroupResourceClaim.model_validate(c) for c in scheduling.resource_claims]
             if scheduling is not None
             else [],
-            priority_class_name=job.spec.template.spec.priority_class_name or None,
+            priority_class_name=priority_class,
         )
     )
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster import Cluster, ClusterError, ClusterSpec, clusters, console_report, start
+from cluster import Cluster, ClusterError, ClusterSpec, clusters, console_report, paths, start
 from cluster.state import State
 
 app = cluster_app = App(name="cluster", help="Throwaway Kubernetes clusters on this machine.")
@@ -43,6 +43,11 @@ def _for_people() -> Iterator[None]:
         # The reader has seen enough; what is left to flush at exit has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        where = (
+            f"clusters are kept in {paths.state_dir()} (PHALANX_STATE), builds in {paths.cache_dir()} (PHALANX_CACHE)"
+        )
+        _fail(ClusterError(f"{error}; {where}"))
     except KeyboardInterrupt:
         _errors().print("interrupted; nothing is left running", highlight=False)
         raise SystemExit(130) from None

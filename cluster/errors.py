@@ -67,7 +67,8 @@ class ComponentDiedError(ClusterError):
 
     def __init__(self, name: str, how: str, tail: Sequence[str], log: Path) -> None:
         lines = "".join(f"\n    {line}" for line in tail) or "\n    (its log is empty)"
-        super().__init__(f"{name} {how}; its last log lines:{lines}\n  the whole log: {log}")
+        self.last_words = f"{name} {how}; its last log lines:{lines}"
+        super().__init__(f"{self.last_words}\n  the whole log: {log}")
         self.name = name
         self.how = how
         self.tail = tuple(tail)

@@ -102,7 +102,7 @@ def _refuse_live(name: str) -> None:
 def _claim(layout: Layout, report: Report) -> Link:
     """Make the cluster's folder and start its supervisor; of several callers with one name, one gets it."""
     layout.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with filelock.FileLock(layout.root.with_name(f".{layout.name}.lock")):
+    with filelock.FileLock(layout.root.with_name(".lock")):
         _refuse_live(layout.name)
         if layout.root.exists():
             with contextlib.suppress(ClusterNotFoundError):

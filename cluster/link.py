@@ -171,7 +171,7 @@ class Link:
             return
         death = ComponentDiedError(message["name"], message["how"], message["tail"], Path(message["log"]))
         self.deaths.append(death)
-        self.report(Event("died", str(death), death.name, tail=death.tail, log=death.log))
+        self.report(Event("died", death.last_words, death.name, tail=death.tail, log=death.log))
 
 
 def wait_for(what: str, check: Callable[[], bool], timeout: float, hint: str = "") -> None:

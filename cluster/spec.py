@@ -12,6 +12,9 @@ from cluster.errors import SpecError
 #: Everything that runs in a cluster by default or on request, in start order.
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok", "kube-scheduler")
 
+#: Fake nodes of one cluster: more than this no API server of one machine has ever kept Ready.
+MAX_NODES = 20_000
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?")
 _FLAG = re.compile(r"--[a-z0-9][-a-z0-9_.]*(=.*)?", re.DOTALL)
@@ -57,8 +60,11 @@ class ClusterSpec:
         if self.profile not in self.release.profiles:
             known = ", ".join(self.release.profiles)
             raise SpecError(f"Kubernetes {self.release.minor} has no profile {self.profile!r}; there is: {known}")
-        if self.nodes < 0 or self.node_pods < 1 or self.racks < 1 or self.zones < 1:
-            raise SpecError("nodes must not be negative; pods per node, racks and zones must be at least 1")
+        if not 0 <= self.nodes <= MAX_NODES or self.node_pods < 1 or self.racks < 1 or self.zones < 1:
+            raise SpecError(
+                f"nodes must be from 0 to {MAX_NODES} (not {self.nodes}); "
+                "pods per node, racks and zones must be at least 1"
+            )
         for quantity in (self.node_cpu, self.node_memory):
             if not _QUANTITY.fullmatch(quantity):
                 raise SpecError(f"{quantity!r} is not a Kubernetes quantity (examples: 8, 500m, 32Gi)")

@@ -48,6 +48,8 @@ from cluster.state import Process, State
 KEEP_LOGS = "keep-logs"
 
 _LINE_LIMIT = 16 * 1024 * 1024
+#: Seconds between two looks at whether the cluster's folder is still there.
+_LOOK = 5.0
 
 
 @dataclass(slots=True)
@@ -229,6 +231,8 @@ class Supervisor:
         await asyncio.gather(*self._watchers)
         for cleanup in self.cleanups:
             await self._run_cleanup(cleanup)
+        if self._owner_of_folder() not in (None, self.state.supervisor):
+            return  # the folder was removed, and a later cluster has the name
         if (self.layout.root / KEEP_LOGS).exists():
             keep_logs(self.layout)
         shutil.rmtree(self.layout.root, ignore_errors=True)
@@ -240,6 +244,20 @@ class Supervisor:
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), 120)
+
+    async def watch_folder(self) -> None:
+        """End the cluster when somebody has removed its folder: nobody could find it by its name any more."""
+        while self._owner_of_folder() == self.state.supervisor:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.finished.wait(), _LOOK)
+                return
+        await self.tear_down()
+
+    def _owner_of_folder(self) -> Identity | None:
+        try:
+            return State.read(self.layout.state_file).supervisor
+        except (OSError, ValueError):
+            return None
 
     # --- the loop ---------------------------------------------------------------------------------------
 
@@ -298,6 +316,7 @@ async def _main(root: Path, owner_pid: int) -> None:
         if not supervisor.detached:
             tear_down()
 
+    tasks.add(asyncio.create_task(supervisor.watch_folder()))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, tear_down)
     with contextlib.suppress(OSError):  # it is gone already: then standard input says so

@@ -12,6 +12,7 @@ from controllers.job import JobController
 from controllers.podgroup_protection import ProtectionController
 from controllers.pods import index, slim
 from controllers.resources import PODGROUPS, WORKLOADS
+from controllers.waiting import tell_jobs
 from runtime.client import Client
 from runtime.clock import Clock
 from runtime.events import EventRecorder
@@ -19,6 +20,7 @@ from runtime.informer import Informer
 from runtime.manager import Manager
 from runtime.process import Program
 from runtime.resources import JOBS, PODS, PRIORITYCLASSES
+from runtime.usable import Waiting
 
 COMPONENT = f"{names.GROUP}/controllers"
 #: What is read, in the order in which a cluster that is not ready for us is told of.
@@ -76,4 +78,7 @@ def program(scheduler_names: frozenset[str]) -> Program:
     def add_to(client: Client, clock: Clock, manager: Manager) -> None:
         Controllers(client, clock, scheduler_names).add_to(manager)
 
-    return Program("phalanx-controllers", READ, v1beta1.REMEDIES, add_to)
+    async def meanwhile(client: Client, clock: Clock, waiting: Waiting) -> None:
+        await tell_jobs(client, clock, waiting, COMPONENT, scheduler_names)
+
+    return Program("phalanx-controllers", READ, v1beta1.REMEDIES, add_to, meanwhile)

@@ -21,7 +21,7 @@ from controllers import dropped, groups
 from controllers.plan import Make, Observed, Release, Report, Resize, Step, plan
 from controllers.pods import BY_JOB
 from controllers.recent import Recent
-from controllers.resources import PODGROUPS, WORKLOADS
+from controllers.resources import PODGROUPS, WORKLOADS, job_reference
 from runtime.client import Client
 from runtime.clock import Clock
 from runtime.controller import Controller, Result
@@ -29,7 +29,7 @@ from runtime.errors import ApiError, Forbidden, Invalid, NotFound, Unreachable, 
 from runtime.events import EventRecorder
 from runtime.informer import Informer
 from runtime.objects import Key, key_of
-from runtime.resources import JOBS, Resource
+from runtime.resources import Resource
 from runtime.store import EventType
 from runtime.telemetry import span_for
 from runtime.workqueue import RateLimitingQueue
@@ -258,7 +258,7 @@ class JobController:
             said.clear()
         said.add(report.note)
         type_: Literal["Normal", "Warning"] = "Normal" if report.type == "Normal" else "Warning"
-        self._recorder.event(_reference(job), type_, report.reason, report.note, action="ReconcileJob")
+        self._recorder.event(job_reference(job), type_, report.reason, report.note, action="ReconcileJob")
 
     def _unsay(self, job: Job, reason: str) -> None:
         """The situation is over: should it come again, it is news."""
@@ -312,16 +312,6 @@ def _pod_job_key(pod: Pod) -> Key | None:
 
 def _resource(obj: Workload | PodGroup) -> Resource:
     return WORKLOADS if isinstance(obj, Workload) else PODGROUPS
-
-
-def _reference(job: Job) -> dict[str, str]:
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "namespace": job.metadata.namespace,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-    }
 
 
 def _words(error: ApiError) -> str:

@@ -117,6 +117,13 @@ class Unreachable(ApiError):  # noqa: N818
         self.server = server
 
 
+class NotLeading(ApiError):  # noqa: N818
+    """A write that was not sent: this replica does not lead. ``holder``: who does, as far as is known."""
+
+    def __init__(self, verb: str = "", path: str = "", holder: str = "") -> None:
+        super().__init__(0, "NotLeading", f"this replica does not lead ({holder or 'nobody known'} does)", verb, path)
+
+
 class Idle(Unreachable):
     """A watch that brought nothing for too long: a dead connection, or a resource of which there is no news."""
 

@@ -274,7 +274,7 @@ class Core:
             self.queue.activate(key, group.order())
         else:
             self.queue.discard(key)
-        if group is not None and ((not group.complete and (group.wants or group.begun or group.stale)) or group.robbed):
+        if group is not None and (group.robbed or (not group.complete and group.to_tell)):
             self._incomplete.setdefault(key, None)
         else:
             self._incomplete.pop(key, None)

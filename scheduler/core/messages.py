@@ -9,6 +9,9 @@ from api.wire import Job
 from scheduler.core.placement import Placement
 from scheduler.core.state import GroupInfo, PodInfo
 
+#: Scheduling gates that a message names.
+_GATES = 3
+
 
 def nodes_by_reason(placement: Placement) -> str:
     """Say why each node takes no more: ``0/3 nodes …`` in kube-scheduler's manner, most frequent reason first."""
@@ -46,13 +49,20 @@ def incomplete(group: GroupInfo) -> str:
         return f"the PodGroup {group.key.name} is being deleted and takes no new members"
     if group.behind:
         return f"its Job has grown: waiting for minCount {group.minimum} of the PodGroup to be raised"
+    gated = group.gated
     there = group.placed + group.unplaced
-    have = (
-        f"{group.placed} of {group.minimum} members bound"
-        if group.placed
-        else f"{there} of {group.minimum} members exist"
-    )
-    return f"{have}: waiting for {group.minimum - there} more to be created (see the Events of their owner)"
+    have = f"{there + len(gated)} of {group.minimum} members exist"
+    if group.placed:
+        have = f"{group.placed} of {group.minimum} members bound"
+    waits = []
+    if gated:
+        gates = sorted({gate.name for info in gated for gate in info.pod.spec.scheduling_gates})
+        listed = ", ".join(gates[:_GATES]) + (", …" if len(gates) > _GATES else "")
+        waits.append(f"the scheduling gates of {len(gated)} to be removed ({listed})")
+    if group.minimum - there > len(gated):
+        missing = group.minimum - there - len(gated)
+        waits.append(f"{missing} more to be created (see the Events of their owner)")
+    return f"{have}: waiting for {' and '.join(waits)}"
 
 
 def job_is_over(job: Job) -> str:

@@ -177,6 +177,11 @@ class GroupInfo:
         return self.told is not None and not self.told_reached and not any(True for _ in self.all_pods())
 
     @property
+    def to_tell(self) -> bool:
+        """Whether anybody waits for a word on what it lacks."""
+        return self.wants or self.begun or self.stale or bool(self.gated)
+
+    @property
     def robbed(self) -> list[PodInfo]:
         """Pods held because this PodGroup has the name of their Job's group, and is not their Job's."""
         podgroup = self.podgroup
@@ -184,6 +189,11 @@ class GroupInfo:
             return []
         held = [*self.members[PodState.HELD].values(), *self.extras[PodState.HELD].values()]
         return [info for info in held if name_taken(info.pod, podgroup)]
+
+    @property
+    def gated(self) -> list[PodInfo]:
+        """Members that exist and wait for their scheduling gates."""
+        return [info for info in self.members[PodState.HELD].values() if info.pod.spec.scheduling_gates]
 
     @property
     def terminating(self) -> bool:

@@ -280,6 +280,12 @@ def test_api_server_without_the_workload_api(own_cluster: OwnCluster) -> None:
             for word in ("podgroups.scheduling.k8s.io", "v1beta1", "GenericWorkload", "--runtime-config"):
                 assert word in line
             assert cluster.alive(name)
+        # And where the user looks: on the Job, once.
+        with Kube(cluster.kubeconfig) as kube:
+            kube.create("jobs", job("four", 4), "default")
+            (event,) = until(lambda: notes(kube, "default", "Job", "four", "WaitingForCluster"), 60)
+        for word in ("podgroups.scheduling.k8s.io", "v1beta1", "GenericWorkload"):
+            assert word in event["note"]
 
 
 @pytest.mark.parametrize("process", PROCESSES)

@@ -34,7 +34,8 @@ class TestValidation:
         [
             ("kubernetes", "1.12", "there is: 1.37.2"),
             ("profile", "none", "there is: workload, native-jobs, no-gates"),
-            ("nodes", -1, "must not be negative"),
+            ("nodes", -1, "from 0 to 20000"),
+            ("nodes", 99_999, "from 0 to 20000"),
             ("node_pods", 0, "at least 1"),
             ("node_cpu", "many", "not a Kubernetes quantity"),
             ("node_memory", "32GB", "not a Kubernetes quantity"),

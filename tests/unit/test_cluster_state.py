@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import Cluster, ClusterError, ClusterNotFoundError, clusters, nodes, pki, state
+from cli import cluster as cli_cluster
+from cluster import Cluster, ClusterError, ClusterNotFoundError, clusters, modules, nodes, pki, state
 from cluster.kubeconfig import Access
 from cluster.paths import Layout
 from cluster.procs import Identity
@@ -82,6 +83,20 @@ class TestState:
         assert (kept / "etcd.log").read_text() == "last words\n"
         assert clusters() == []
         assert not Layout.of("c").root.exists()
+
+    def test_a_place_that_cannot_be_used_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("PHALANX_STATE", str(tmp_path / "file"))
+        monkeypatch.setattr(modules.Modules, "prepare", lambda *_: None)
+        with pytest.raises(SystemExit) as ended:
+            cli_cluster.up("c")
+        assert ended.value.code == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: ")
+        assert "PHALANX_STATE" in said
+        assert "Traceback" not in said
 
     def test_only_an_owner_runs_processes(self) -> None:
         saved()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def test_a_death_is_told_with_the_last_words(link: Link, events: list[Event]) ->
     assert death.tail == tuple(f"line {i}" for i in range(71, 101))
     assert events[-1].kind == "died"
     assert "line 100" in events[-1].text
+    assert str(death.log) not in events[-1].text  # a failed start moves it: the error says where it is
+    assert str(death.log) in str(death)
     until(lambda: state.load("c").died == {"etcd": "exited with code 3"})
 
 
@@ -94,6 +97,25 @@ def test_down_removes_everything_and_runs_cleanups(link: Link, tmp_path: Path) -
     assert (link.layout.kept_logs / "one.log").exists()
     with pytest.raises(ClusterError, match="is down"):
         link.request(stop="one")
+
+
+def test_a_cluster_whose_folder_is_removed_ends(link: Link) -> None:
+    child = run(link, "one", "sleep 1000")
+    shutil.rmtree(link.layout.root)
+    until(lambda: not child.alive)
+    until(lambda: not link.open)
+
+
+def test_a_later_cluster_of_the_name_keeps_its_folder(link: Link) -> None:
+    child = run(link, "one", "sleep 1000")
+    shutil.rmtree(link.layout.root)
+    link.layout.root.mkdir()
+    later = Link(link.layout, lambda _event: None)
+    until(lambda: not child.alive)
+    until(lambda: not link.open)
+    assert state.load("c").supervisor.alive
+    later.down()
+    assert not link.layout.root.exists()
 
 
 def test_supervisor_killed(link: Link) -> None:

@@ -97,6 +97,13 @@ def test_impossible_annotations_name_field_problem_and_remedy(annotations, field
     assert verdict.remedy
 
 
+def test_a_priority_no_podgroup_can_have_is_refused_with_a_remedy():
+    verdict = decide(job(template={"spec": {"priorityClassName": "system-node-critical"}}))
+    assert isinstance(verdict, Misconfigured)
+    assert verdict.field == "spec.template.spec.priorityClassName"
+    assert "name another class" in verdict.remedy
+
+
 @pytest.mark.parametrize("annotation", [POLICY, MIN_COUNT, names.DISRUPTION_MODE_ANNOTATION])
 def test_any_text_makes_one_short_line_with_a_remedy(annotation):
     verdict = decide(job(annotations={annotation: "a\n\x1b[31m" + "x" * 5000}))

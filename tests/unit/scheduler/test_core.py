@@ -446,6 +446,24 @@ def test_hard_constraints_not_supported_yet_are_refused_not_ignored():
     assert "cannot honour spec.affinity.podAntiAffinity of pod p yet" in world.pod_messages()["p"]
 
 
+def test_a_group_whose_members_are_gated_says_so():
+    gate = {"schedulingGates": [{"name": "example.com/wait"}]}
+    gated = [pod(f"p{i}", group="g", **gate) for i in range(2)]
+    world = World(*nodes(1), events.GroupSet(pod_group("g", 3)), *map(events.PodSet, gated)).run(until=60)
+    ((_, status, message),) = world.told()
+    assert status == "False"
+    assert message == (
+        "2 of 3 members exist: waiting for the scheduling gates of 2 to be removed (example.com/wait) "
+        "and 1 more to be created (see the Events of their owner)"
+    )
+    world.feed(events.PodSet(pod("p2", group="g"))).run(until=120)
+    assert world.told()[-1][2] == (
+        "3 of 3 members exist: waiting for the scheduling gates of 2 to be removed (example.com/wait)"
+    )
+    world.feed(*(events.PodSet(pod(p.metadata.name, group="g", pod_uid=p.metadata.uid)) for p in gated)).run()
+    assert set(world.nodes) == {"p0", "p1", "p2"}
+
+
 def test_gated_pods_wait():
     gated = pod("p", schedulingGates=[{"name": "wait"}])
     world = World(*nodes(1), events.PodSet(gated)).run()
