@@ -15,24 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state letter and the start time of a process, or None if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The second field is the command in parentheses and may contain anything, so count from the last one.
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19])
-
-
-def boot_id() -> str:
-    """Return what changes with every boot of this machine."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+from runtime.identity import boot_id, process_stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +29,13 @@ class Identity:
     @classmethod
     def of(cls, pid: int) -> Identity:
         """Return the identity of the process that has ``pid`` now; start time 0 if it is already gone."""
-        stat = _stat(pid)
+        stat = process_stat(pid)
         return cls(pid, stat[1] if stat else 0, boot_id())
 
     @property
     def alive(self) -> bool:
         """Whether it still runs; a zombie has ended."""
-        stat = _stat(self.pid)
+        stat = process_stat(self.pid)
         return stat is not None and stat[0] not in "ZX" and stat[1] == self.start_time and self.boot in ("", boot_id())
 
     def signal(self, number: signal.Signals) -> bool:
