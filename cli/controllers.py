@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cli.process import LogFormat, foreground, scheduler_names
+from cli.process import JSON_LOGS, LogFormat, address, foreground, scheduler_names
+from runtime.process import Settings
 
 
 def controllers(
@@ -15,6 +16,8 @@ def controllers(
     kubeconfig: Path | None = None,
     context: str | None = None,
     scheduler_name: Annotated[list[str] | None, Parameter(negative="")] = None,
+    leader_elect: bool = True,
+    metrics_address: str | None = None,
     log_format: LogFormat = "auto",
 ) -> None:
     """Make the Workloads and PodGroups of Jobs, until Ctrl-C.
@@ -27,9 +30,20 @@ def controllers(
         Context in the kubeconfig; default: the current one.
     scheduler_name
         spec.schedulerName of the pods whose Jobs are ours; may be repeated. Default: phalanx.
+    leader_elect
+        Work only while holding the Lease in phalanx-system; without, only where no other replica can be.
+    metrics_address
+        HOST:PORT on which to answer /livez, /readyz and /metrics; :PORT for all addresses. Default: none.
     log_format
         json: one object a line; text: for people; auto: text on a terminal.
     """
     from controllers.app import program
 
-    foreground(program(scheduler_names(scheduler_name)), kubeconfig, context, log_format)
+    settings = Settings(
+        kubeconfig=kubeconfig,
+        context=context,
+        leader_elect=leader_elect,
+        metrics_address=address(metrics_address),
+        json_logs=JSON_LOGS[log_format],
+    )
+    foreground(program(scheduler_names(scheduler_name)), settings)

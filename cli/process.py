@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Literal, NoReturn
-
-import anyio
 
 from api import names
 from runtime.errors import ConfigError
-from runtime.process import Program, run
+from runtime.process import Program, Settings, main
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 LogFormat = Literal["auto", "json", "text"]
+JSON_LOGS: dict[LogFormat, bool | None] = {"auto": None, "json": True, "text": False}
 
 
 def scheduler_names(given: list[str] | None) -> frozenset[str]:
@@ -27,15 +25,21 @@ def scheduler_names(given: list[str] | None) -> frozenset[str]:
     return frozenset(given or [names.SCHEDULER_NAME])
 
 
-def foreground(program: Program, kubeconfig: Path | None, context: str | None, log_format: LogFormat) -> NoReturn:
+def address(given: str | None) -> tuple[str, int] | None:
+    """Read ``HOST:PORT`` or ``:PORT``; anything else is one line and status 2."""
+    if given is None:
+        return None
+    host, colon, port = given.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        print(f'error: --metrics-address "{given}": write HOST:PORT, or :PORT for all addresses', file=sys.stderr)
+        raise SystemExit(2)
+    return host.strip("[]"), int(port)
+
+
+def foreground(program: Program, settings: Settings) -> NoReturn:
     """Run to the end and exit with its status; unusable settings are one line and status 2."""
-    json_logs = {"auto": None, "json": True, "text": False}[log_format]
-
-    async def main() -> int:
-        return await run(program, kubeconfig, context, json_logs=json_logs)
-
     try:
-        status = anyio.run(main)
+        status = main(program, settings)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cli.process import LogFormat, foreground, scheduler_names
+from cli.process import JSON_LOGS, LogFormat, address, foreground, scheduler_names
+from runtime.process import Settings
 
 
 def scheduler(
@@ -15,6 +16,8 @@ def scheduler(
     kubeconfig: Path | None = None,
     context: str | None = None,
     scheduler_name: Annotated[list[str] | None, Parameter(negative="")] = None,
+    leader_elect: bool = True,
+    metrics_address: str | None = None,
     log_format: LogFormat = "auto",
 ) -> None:
     """Run the gang scheduler until Ctrl-C.
@@ -27,9 +30,20 @@ def scheduler(
         Context in the kubeconfig; default: the current one.
     scheduler_name
         spec.schedulerName of the pods to schedule; may be repeated. Default: phalanx.
+    leader_elect
+        Work only while holding the Lease in phalanx-system; without, only where no other replica can be.
+    metrics_address
+        HOST:PORT on which to answer /livez, /readyz and /metrics; :PORT for all addresses. Default: none.
     log_format
         json: one object a line; text: for people; auto: text on a terminal.
     """
     from scheduler.app import program
 
-    foreground(program(scheduler_names(scheduler_name)), kubeconfig, context, log_format)
+    settings = Settings(
+        kubeconfig=kubeconfig,
+        context=context,
+        leader_elect=leader_elect,
+        metrics_address=address(metrics_address),
+        json_logs=JSON_LOGS[log_format],
+    )
+    foreground(program(scheduler_names(scheduler_name)), settings)

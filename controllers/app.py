@@ -81,4 +81,4 @@ def program(scheduler_names: frozenset[str]) -> Program:
     async def meanwhile(client: Client, clock: Clock, waiting: Waiting) -> None:
         await tell_jobs(client, clock, waiting, COMPONENT, scheduler_names)
 
-    return Program("phalanx-controllers", READ, v1beta1.REMEDIES, add_to, meanwhile)
+    return Program("phalanx-controllers", names.SYSTEM_NAMESPACE, READ, v1beta1.REMEDIES, add_to, meanwhile)

@@ -270,6 +270,10 @@ def _why(error: ApiError, target: _Target) -> str:
                 f"the API server does not accept our credentials ({error.message or 'Unauthorized'}); "
                 "renew the kubeconfig's user or the ServiceAccount's token"
             )
+        case NotLeading():
+            return error.message
+        case NotFound() if target.namespace and error.message.startswith("namespaces "):
+            return f"namespace {target.namespace} does not exist"
         case NotFound() if not target.name:
             return (
                 f"{target.api_version or error.path} {target.resource} is not served by this cluster; "

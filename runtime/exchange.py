@@ -77,6 +77,17 @@ class Response:
     chunks: AsyncIterator[bytes] | None = None
 
 
+@dataclass(slots=True)
+class RequestStatistics:
+    """Requests since the start by (verb, HTTP status), 0 for no answer; changed in place."""
+
+    by_code: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def count(self, verb: str, code: int) -> None:
+        """Count one attempt."""
+        self.by_code[verb, code] = self.by_code.get((verb, code), 0) + 1
+
+
 CallNext = Callable[[Request], Awaitable[Response]]
 Interceptor = Callable[[Request, CallNext], Awaitable[Response]]
 BeforeWrite = Callable[[Request], None]
@@ -87,6 +98,7 @@ class Exchange:
 
     :param interceptors: outermost first; each is ``async (request, call_next) -> Response`` and may answer itself
     :param before_write: called before each request that is not a GET; what it raises refuses the request
+    :param statistics: where attempts are counted; several clients may share one
     """
 
     def __init__(
@@ -96,10 +108,12 @@ class Exchange:
         clock: Clock,
         interceptors: Sequence[Interceptor] = (),
         before_write: BeforeWrite | None = None,
+        statistics: RequestStatistics | None = None,
     ) -> None:
         self.api = api
         self.clock = clock
         self.before_write = before_write
+        self.statistics = statistics or RequestStatistics()
         self._login_lock = anyio.Lock()
         self._call: CallNext = self._send
         for interceptor in reversed(interceptors):
@@ -129,7 +143,12 @@ class Exchange:
             if request.verb != "GET" and self.before_write is not None:
                 self.before_write(request)
             generation = self.api.generation
-            response = await self._call(request)
+            try:
+                response = await self._call(request)
+            except Unreachable:
+                self.statistics.count(request.verb, 0)
+                raise
+            self.statistics.count(request.verb, response.status)
             if response.status < 400:
                 return response
             error = from_response(request.verb, request.path, response.status, response.headers, response.body)

@@ -7,8 +7,11 @@ pid namespace and the boot id it is one for good.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
+
+_IDENTITY = re.compile(r".*_(?P<pid>[0-9]{1,9})-(?P<start>[0-9]{1,18})-(?P<place>[0-9]+-[0-9a-f]+)")
 
 
 def process_stat(pid: int) -> tuple[str, int] | None:
@@ -41,19 +44,18 @@ def has_ended(identity: str) -> bool:
 
     False where that cannot be known: for a process of another machine or pid namespace, and for any other text.
     """
-    place = _place()
-    process, _, _ = identity.rpartition("_")[2].partition(f"-{place}")
-    pid, _, start = process.partition("-")
-    if not place or not identity.endswith(f"-{place}") or not (pid.isdigit() and start.isdigit()):
+    match = _IDENTITY.fullmatch(identity)
+    if match is None or match["place"] != _place():
         return False
+    pid, start = int(match["pid"]), int(match["start"])
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
+    except OSError:
         return False
-    stat = process_stat(int(pid))
-    return stat is not None and (stat[0] in "ZX" or stat[1] != int(start))
+    stat = process_stat(pid)
+    return stat is not None and (stat[0] in "ZX" or stat[1] != start)
 
 
 def _place() -> str:

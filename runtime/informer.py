@@ -118,6 +118,10 @@ class Informer(Generic[T]):
         """Run until cancelled."""
         await self._reflector.run()
 
+    async def refresh(self) -> None:
+        """Return once the store and the handlers know the state as it was at this call or later; while it runs."""
+        await self._reflector.refresh()
+
     # -- the reflector's sink -------------------------------------------------------------------------------------
 
     async def replaced(self, items: list[T], keep: Iterable[Key]) -> None:

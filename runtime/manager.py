@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -29,16 +29,16 @@ Run = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Election(Protocol):
-    """Leadership, as a Lease will give it."""
+    """Leadership, as :class:`runtime.election.LeaseElection` gives it."""
 
-    async def acquire(self) -> None:
-        """Return once this process leads."""
+    async def acquire(self) -> bool:
+        """Return once this process leads: whether another did before, whose last writes the caches may not show."""
 
     async def hold(self) -> None:
         """Keep leading; return or raise when that is over. Leader work is then cancelled at once."""
 
     async def release(self) -> None:
-        """Give it back; called after all leader work has stopped. Bounded by the caller."""
+        """Give it back; called after all work has stopped, unless it is lost. Bounded by the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,9 @@ class Manager:
         self._stopping_since: float | None = None
         self._signals = 0
         self._working = False
+        self._led = False
+        self._succeeds = False
+        self._lost = anyio.Event()
         self.exit_code = 0
         self.phase = "new"
 
@@ -125,6 +128,21 @@ class Manager:
         """True while leader work runs."""
         return self._working
 
+    @property
+    def lost_leadership(self) -> bool:
+        """True when it stopped for that reason alone: all is well with the process, which may take part again."""
+        return self._lost.is_set() and not self._signals and not self.exit_code
+
+    @property
+    def informers(self) -> Sequence[Informer[Any]]:
+        """The caches."""
+        return self._informers
+
+    @property
+    def controllers(self) -> Sequence[Controller[Any]]:
+        """The workers."""
+        return self._controllers
+
     def why_not_ready(self) -> list[str]:
         """One line for each thing that keeps :attr:`ready` false."""
         reasons = ["stopping"] if self._stopping_since is not None else []
@@ -155,7 +173,7 @@ class Manager:
         self.stop(signal.Signals(signum).name)
 
     async def run(self, *, handle_signals: bool = True) -> int:
-        """Run until stopped, and return the exit status: 0 after a signal, 1 after a crash or lost leadership."""
+        """Run until stopped, and return the exit status: 0 after a signal or lost leadership, 1 after a crash."""
         async with anyio.create_task_group() as servers:
             if handle_signals:
                 servers.start_soon(self._receive_signals)
@@ -216,12 +234,12 @@ class Manager:
         async with anyio.create_task_group() as common:
             self._start(common, self._common_tasks)
             try:
-                if self._election is None:
-                    await self._lead(None)
-                elif await self._acquire(self._election):
-                    await self._lead(self._election)
+                if self._election is None or await self._acquire(self._election):
+                    await self._lead()
             finally:
                 common.cancel_scope.cancel()
+        if self._election is not None and self._led and not self._lost.is_set():
+            await self._give_back(self._election)
 
     async def _acquire(self, election: Election) -> bool:
         self.phase = "waiting for leadership"
@@ -230,7 +248,7 @@ class Manager:
 
         async def acquire() -> None:
             try:
-                await election.acquire()
+                self._succeeds = await election.acquire()
             except Exception:
                 log.exception("cannot take part in leader election")
                 self.stop("leader election failed", exit_code=1)
@@ -239,41 +257,59 @@ class Manager:
 
         return await self._race(acquire, done)
 
-    async def _lead(self, election: Election | None) -> None:
-        lost = anyio.Event()
+    async def _lead(self) -> None:
+        self._led = True
+        async with anyio.create_task_group() as holding:
+            if self._election is not None:
+                holding.start_soon(self._hold, self._election)
+            if not self._succeeds or await self._catch_up():
+                await self._lead_work()
+            holding.cancel_scope.cancel()
+
+    async def _catch_up(self) -> bool:
+        """Read everything anew: the last writes of the leader before may not have come by the watches yet."""
+        self.phase = "catching up"
+        done = anyio.Event()
+
+        async def refresh() -> None:
+            async with anyio.create_task_group() as group:
+                for informer in self._informers:
+                    group.start_soon(informer.refresh)
+            done.set()
+
+        return await self._race(refresh, done)
+
+    async def _lead_work(self) -> None:
         self.phase = "working"
         self._working = True
         log.info("working", controllers=[controller.name for controller in self._controllers])
-        async with anyio.create_task_group() as holding:
-            if election is not None:
-                holding.start_soon(self._hold, election, lost)
-            async with anyio.create_task_group() as group:
-                drained = anyio.Event()
-                group.start_soon(self._run_controllers, drained)
-                self._start(group, self._leader_tasks)
-                await self._stop.wait()
-                self.phase = "draining"
-                if not lost.is_set():
-                    await self._drain(drained, lost)
-                group.cancel_scope.cancel()
-            self._working = False
-            holding.cancel_scope.cancel()
-        if election is not None and not lost.is_set():
-            with move_on_after(self._clock, max(1.0, self._left())):
-                try:
-                    await election.release()
-                except Exception:
-                    log.exception("leadership was not given back; it expires by itself")
+        async with anyio.create_task_group() as group:
+            drained = anyio.Event()
+            group.start_soon(self._run_controllers, drained)
+            self._start(group, self._leader_tasks)
+            await self._stop.wait()
+            self.phase = "draining"
+            if not self._lost.is_set():
+                await self._drain(drained)
+            group.cancel_scope.cancel()
+        self._working = False
 
-    async def _hold(self, election: Election, lost: anyio.Event) -> None:
+    async def _give_back(self, election: Election) -> None:
+        with move_on_after(self._clock, max(1.0, self._left())):
+            try:
+                await election.release()
+            except Exception:
+                log.exception("leadership was not given back; it expires by itself")
+
+    async def _hold(self, election: Election) -> None:
         try:
             await election.hold()
         except Exception:
             log.exception("leadership was lost")
         else:
             log.error("leadership was lost")
-        lost.set()
-        self.stop("leadership was lost", exit_code=1)
+        self._lost.set()
+        self.stop("leadership was lost")
 
     async def _run_controllers(self, drained: anyio.Event) -> None:
         async with anyio.create_task_group() as group:
@@ -287,7 +323,7 @@ class Manager:
             log.error("a controller ended although nothing stops", controller=controller.name)
             self.stop(f"controller {controller.name} ended", exit_code=1)
 
-    async def _drain(self, drained: anyio.Event, lost: anyio.Event) -> None:
+    async def _drain(self, drained: anyio.Event) -> None:
         for controller in self._controllers:
             controller.queue.shut_down(drain=False)
         either = anyio.Event()
@@ -298,7 +334,7 @@ class Manager:
 
         async with anyio.create_task_group() as group:
             group.start_soon(watch, drained)
-            group.start_soon(watch, lost)
+            group.start_soon(watch, self._lost)
             # A third of the grace stays for Events, the Lease and the probes' last answers.
             if not await wait_for(self._clock, either, self._left() * 2 / 3):
                 log.warning("workers did not finish in time; cut off")
@@ -323,8 +359,3 @@ class Manager:
         if task.must_stay and self._stopping_since is None:
             log.error("a task ended although nothing stops", task=task.name)
             self.stop(f"{task.name} ended", exit_code=1)
-
-
-def main(run: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
-    """Run a process's main coroutine under anyio and exit with its status."""
-    raise SystemExit(anyio.run(run))

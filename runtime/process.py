@@ -1,4 +1,4 @@
-"""One process from its first line to its exit status: logs and traces, login, a usable cluster, the manager."""
+"""One process from its first line to its exit status: logs and traces, login, a usable cluster, leadership, work."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime import telemetry
+import anyio
+import structlog
+
+from runtime import loop, telemetry
 from runtime.client import Client
 from runtime.clock import Clock, SystemClock
+from runtime.election import LeaseElection
+from runtime.exchange import RequestStatistics
+from runtime.identity import own_identity
 from runtime.kr8s_seam import connect
+from runtime.loop import LoopStatistics
 from runtime.manager import Manager
 from runtime.memory import tune_gc
+from runtime.metrics import ProcessCollector
+from runtime.probes import Probes
 from runtime.resources import Resource
 from runtime.usable import Waiting, usable_before_signal
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """What a process is.
 
-    :param name: service name in traces, and the User-Agent
+    :param name: service name in traces, of the Lease, and in the User-Agent
+    :param namespace: where its Lease is
     :param reads: resources it cannot work without, in the order in which a cluster that lacks them is told of
     :param remedies: by apiVersion, what to do where the API server does not serve it
     :param add_to: registers all that runs with the manager
@@ -30,31 +42,86 @@ class Program:
     """
 
     name: str
+    namespace: str
     reads: Sequence[Resource]
     remedies: Mapping[str, str]
     add_to: Callable[[Client, Clock, Manager], None]
     meanwhile: Callable[[Client, Clock, Waiting], Coroutine[Any, Any, Any]] | None = None
 
 
-async def run(
-    program: Program, kubeconfig: Path | None, context: str | None = None, *, json_logs: bool | None = None
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a process is run.
+
+    :param kubeconfig: file; None for $KUBECONFIG, ~/.kube/config, then the pod's ServiceAccount
+    :param context: in the kubeconfig; None for the current one
+    :param leader_elect: false where it is the only replica for certain
+    :param metrics_address: host and port of the probes and metrics; None for none
+    :param json_logs: None for text on a terminal and JSON elsewhere
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    leader_elect: bool = True
+    metrics_address: tuple[str, int] | None = None
+    json_logs: bool | None = None
+
+
+def main(program: Program, settings: Settings) -> int:
     """Run until stopped by a signal; return the exit status.
 
-    :raises ConfigError: the kubeconfig cannot be used
+    :raises ConfigError: the kubeconfig or the metrics' address cannot be used
     """
-    telemetry.setup(program.name, json_logs=json_logs)
+    return loop.run(lambda statistics: run(program, settings, statistics))
+
+
+async def run(program: Program, settings: Settings, statistics: LoopStatistics) -> int:
+    """Run as :func:`main`, on a loop that is there."""
+    telemetry.setup(program.name, json_logs=settings.json_logs)
     tune_gc()
-    clock = SystemClock()
-    api = await connect(kubeconfig, context, user_agent=program.name)
+    clock, requests, identity = SystemClock(), RequestStatistics(), own_identity()
+    collector = ProcessCollector(program.name, requests, statistics)
+    api = await connect(settings.kubeconfig, settings.context, user_agent=f"{program.name} ({identity})")
+    make_client = functools.partial(Client, api, clock=clock, statistics=requests)
     try:
-        client = Client(api, clock=clock)
-        meanwhile = functools.partial(program.meanwhile, client, clock) if program.meanwhile is not None else None
-        if not await usable_before_signal(client, clock, program.reads, program.remedies, meanwhile):
-            return 0
-        manager = Manager(clock)
-        program.add_to(client, clock, manager)
-        return await manager.run()
+        async with anyio.create_task_group() as group:
+            if settings.metrics_address is not None:
+                probes = Probes(collector)
+                await probes.listen(*settings.metrics_address)
+                group.start_soon(probes.serve)
+            status = await take_part(program, clock, make_client, collector, settings.leader_elect, identity)
+            group.cancel_scope.cancel()
+        return status
     finally:
         await api.aclose()
         telemetry.shutdown()
+
+
+async def take_part(
+    program: Program,
+    clock: Clock,
+    make_client: Callable[..., Client],
+    collector: ProcessCollector,
+    leader_elect: bool,
+    identity: str,
+) -> int:
+    """Wait for the cluster, then work whenever this replica leads; return the exit status.
+
+    Each time leadership is lost all is made anew: what was decided by the old view of the cluster goes with it.
+    """
+    # Not bound to leadership: the Lease is written by who does not lead.
+    client = make_client()
+    meanwhile = functools.partial(program.meanwhile, client, clock) if program.meanwhile is not None else None
+    if not await usable_before_signal(client, clock, program.reads, program.remedies, meanwhile):
+        return 0
+    while True:
+        election, worker = None, client
+        if leader_elect:
+            election = LeaseElection(client, clock, name=program.name, namespace=program.namespace, identity=identity)
+            worker = make_client(before_write=election.check)
+        manager = collector.manager = Manager(clock, election=election)
+        program.add_to(worker, clock, manager)
+        status = await manager.run()
+        if not manager.lost_leadership:
+            return status
+        log.info("taking part again, as a new replica would")

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+import anyio
 import msgspec
 import structlog
 
@@ -120,6 +121,9 @@ class Reflector(Generic[T]):
         self._paging_expired = False
         self._contact: float | None = None
         self._running = False
+        #: Set when a list that began after it was asked for is handed on.
+        self._refreshing: list[anyio.Event] = []
+        self._watching = anyio.CancelScope()
         self.statistics = ReflectorStatistics()
 
     @property
@@ -145,12 +149,21 @@ class Reflector(Generic[T]):
         finally:
             self._running = False
 
+    async def refresh(self) -> None:
+        """Return once the sink knows the state as it was at this call or later, read by a new list."""
+        done = anyio.Event()
+        self._refreshing.append(done)
+        self._watching.cancel()
+        await done.wait()
+
     async def _round(self) -> float | None:
         """One list (if needed) and one watch; how long to wait before the next, None for not at all."""
         try:
-            if self._version is None:
+            while self._version is None or self._refreshing:
                 await self._list()
-            return await self._watch()
+            with anyio.CancelScope() as self._watching:
+                return await self._watch()
+            return None  # a refresh was asked for
         except Gone as error:
             self._version = None
             return self._failed(error, backoff=self._expired)
@@ -182,6 +195,7 @@ class Reflector(Generic[T]):
             log.info("reading again", resource=self._resource.key)
 
     async def _list(self) -> None:
+        asked = len(self._refreshing)
         items: list[T] = []
         keep: list[Key] = []
         token = ""
@@ -206,6 +220,9 @@ class Reflector(Generic[T]):
         self.statistics.undecodable += len(keep)
         await self._sink.replaced(items, keep)
         self._version = page.resource_version
+        for done in self._refreshing[:asked]:
+            done.set()
+        del self._refreshing[:asked]
         self._heard()
 
     async def _watch(self) -> float | None:

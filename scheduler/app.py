@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api import v1beta1
+from api import names, v1beta1
 from runtime.client import Client
 from runtime.clock import Clock
 from runtime.manager import Manager
@@ -19,4 +19,5 @@ def program(scheduler_names: frozenset[str]) -> Program:
     def add_to(client: Client, clock: Clock, manager: Manager) -> None:
         Shell(client, clock, Core(scheduler_names)).add_to(manager)
 
-    return Program("phalanx-scheduler", (PODGROUPS, PODS, NODES, JOBS), v1beta1.REMEDIES, add_to)
+    reads = (PODGROUPS, PODS, NODES, JOBS)
+    return Program("phalanx-scheduler", names.SYSTEM_NAMESPACE, reads, v1beta1.REMEDIES, add_to)

@@ -25,6 +25,8 @@ ALLOWED_WRITES = {
     ("phalanx-controllers", "delete", "podgroups"),
     ("phalanx-controllers", "create", "events"),
     ("phalanx-controllers", "patch", "events"),
+    ("phalanx-scheduler", "update", "leases"),
+    ("phalanx-controllers", "update", "leases"),
     ("phalanx-controllers", "create", "jobs"),
     ("phalanx-controllers", "delete", "jobs"),
 }
@@ -80,8 +82,8 @@ class AuditLog:
         return self.since(mark, OUR_USERS)
 
     def our_writes(self, mark: int = 0) -> list[Audited]:
-        """All writes of our ServiceAccounts."""
-        return [event for event in self.ours(mark) if event.is_write]
+        """All writes of our ServiceAccounts but those of their Leases, which never pause."""
+        return [event for event in self.ours(mark) if event.is_write and event.resource != "leases"]
 
     def binds(self, namespace: str, mark: int = 0) -> list[Audited]:
         """Accepted binds of our scheduler in a namespace, by time."""
@@ -92,9 +94,13 @@ class AuditLog:
         """Writes of our ServiceAccounts to anything else than what they are for."""
         return [
             e
-            for e in self.our_writes(mark)
-            if (e.account, e.verb, e.resource) not in ALLOWED_WRITES
-            or (e.resource == "jobs" and e.namespace != "phalanx-system")
+            for e in self.ours(mark)
+            if e.is_write
+            and (
+                (e.account, e.verb, e.resource) not in ALLOWED_WRITES
+                or (e.resource in ("jobs", "leases") and e.namespace != "phalanx-system")
+                or (e.resource == "leases" and e.name not in ("", e.account))
+            )
         ]
 
 

@@ -100,6 +100,16 @@ class TestPermissions:
                     assert document["kind"] == "Role"
                     assert document["metadata"]["namespace"] == names.SYSTEM_NAMESPACE
 
+    def test_each_process_may_renew_its_own_lease_and_no_other(self) -> None:
+        leases = {d["metadata"]["name"] for d in base() if d["kind"] == "Lease"}
+        assert leases == {"phalanx-controllers", "phalanx-scheduler"}
+        for document in base():
+            for rule in document.get("rules", []):
+                if "leases" in rule["resources"]:
+                    assert document["kind"] == "Role"
+                    assert rule["verbs"] == ["create"] or set(rule["resourceNames"]) <= leases
+                    assert len(rule.get("resourceNames", [""])) == 1
+
     def test_every_role_is_bound_to_an_account_that_exists(self) -> None:
         accounts = {d["metadata"]["name"] for d in base() if d["kind"] == "ServiceAccount"}
         bound = set()

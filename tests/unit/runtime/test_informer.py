@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 
+import anyio
 import msgspec
 import pytest
 from pydantic import BaseModel, Field
@@ -48,6 +49,58 @@ async def test_synced_means_the_handlers_know_all(server: FakeApiServer, clock: 
         assert informer.synced.is_set()
         assert known_when_synced == [False] * 7
     assert [r.params["limit"] for r in server.seen("GET", watch=False) if r.params] == ["3", "3", "3"]
+
+
+async def test_a_refresh_is_a_list_that_begins_after_it(server: FakeApiServer, clock: FakeClock) -> None:
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        for watch in server.watches:
+            watch.stalled = True
+        server.put(THINGS, thing("a"))
+        await settle()
+        assert seen.summary == []
+        await informer.refresh()
+        assert seen.summary == ["add a"]
+        assert len(server.seen("GET", watch=False)) == 2
+        await settle()
+        server.put(THINGS, thing("b"))
+        await settle()
+        assert seen.summary == ["add a", "add b"], "and watches on from there"
+        assert len(server.seen("GET", watch=True)) == 2
+
+
+async def test_a_refresh_waits_for_a_server_that_is_down_and_for_a_list_of_its_own(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    listing, gate = anyio.Event(), anyio.Event()
+
+    async def slow(request: Request, call_next: CallNext) -> Response:
+        answer = await call_next(request)
+        if "watch" not in (request.params or {}) and not gate.is_set():
+            listing.set()
+            await gate.wait()
+        return answer
+
+    informer = Informer(server.client(clock, interceptors=[slow]), THINGS, Thing, clock=clock)
+    done = anyio.Event()
+
+    async def refresh() -> None:
+        await informer.refresh()
+        done.set()
+
+    async with running(informer.run) as group:
+        await listing.wait()
+        server.put(THINGS, thing("a"))  # the first list has been read without it
+        group.start_soon(refresh)
+        await settle()
+        server.fail("refuse", times=2)
+        gate.set()
+        await settle()
+        assert not done.is_set()
+        await clock.advance(90)
+        assert done.is_set()
+        assert content(informer) == truth(server)
 
 
 async def test_a_late_handler_is_told_what_is_there(server: FakeApiServer, clock: FakeClock) -> None:

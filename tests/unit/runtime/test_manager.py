@@ -115,7 +115,7 @@ async def test_order_up_and_down(server: FakeApiServer, clock: FakeClock) -> Non
         assert world.diary == ["+reconcile"], "what a worker holds is finished"
         world.gate.set()
         await settle()
-        assert world.diary == ["+reconcile", "-reconcile", "-loop", "released", "-events", "-probes"]
+        assert world.diary == ["+reconcile", "-reconcile", "-loop", "-events", "released", "-probes"]
     assert world.result == 0
     assert not world.manager.leading
     assert not server.watches
@@ -261,7 +261,8 @@ async def test_lost_leadership_cuts_off_work_at_once(server: FakeApiServer, cloc
         await settle()
         election.lost.set()
         await settle()
-        assert world.result == 1
+        assert world.result == 0
+        assert world.manager.lost_leadership
     assert world.diary.index("lost") < world.diary.index("-reconcile")
     assert "released" not in world.diary, "it is not ours to give back"
 
@@ -281,7 +282,9 @@ async def test_leadership_lost_while_draining(server: FakeApiServer, clock: Fake
         assert world.result is None
         election.lost.set()
         await settle()
-        assert world.result == 1
+        assert world.result == 0
+        assert not world.manager.lost_leadership, "it was told to end"
+    assert "released" not in world.diary
 
 
 async def test_a_standby_stops(server: FakeApiServer, clock: FakeClock) -> None:

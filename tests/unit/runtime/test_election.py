@@ -1,0 +1,391 @@
+"""Leadership by a Lease: one replica at a time, whatever the clock, the network and the Lease do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from runtime.clock import FakeClock, settle
+from runtime.election import LeaseElection, LeaseTimes
+from runtime.errors import NotLeading
+from runtime.exchange import CallNext, Request, Response
+from runtime.resources import LEASES
+from tests.unit.fakes.apiserver import FakeApiServer, status
+
+from .things import THINGS, thing
+
+pytestmark = pytest.mark.anyio
+
+NAMESPACE, NAME = "ours", "job"
+WRITE = Request("POST", "/x")
+
+
+class Replica:
+    """One replica that takes part, from `start` until it loses or is told to release."""
+
+    def __init__(self, server: FakeApiServer, clock: FakeClock, name: str, *, dead: set[str] | None = None) -> None:
+        self.cut = False
+        self.hang = False
+        self.history: list[str] = []
+        ended = (dead if dead is not None else set()).__contains__
+        self.election = LeaseElection(
+            server.client(clock, interceptors=[self.network]),
+            clock,
+            name=NAME,
+            namespace=NAMESPACE,
+            identity=name,
+            ended=ended,
+        )
+        self.client = server.client(clock, before_write=self.election.check)
+
+    async def network(self, request: Request, call_next: CallNext) -> Response:
+        if self.hang:
+            await anyio.sleep_forever()
+        if self.cut:
+            return status(503, "ServiceUnavailable")
+        return await call_next(request)
+
+    async def run(self) -> None:
+        self.history.append(f"leads after {'another' if await self.election.acquire() else 'none'}")
+        await self.election.hold()
+        self.history.append("lost")
+
+    @property
+    def leading(self) -> bool:
+        return self.election.leading
+
+
+@pytest.fixture(autouse=True)
+def _installed(server: FakeApiServer) -> None:
+    """The manifests bring the Lease."""
+    server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}})
+
+
+def lease(server: FakeApiServer) -> dict[str, Any]:
+    found = server.get(LEASES, NAME, NAMESPACE)
+    assert found is not None
+    spec: dict[str, Any] = found["spec"]
+    return spec
+
+
+@asynccontextmanager
+async def taking_part(*replicas: Replica) -> AsyncIterator[anyio.abc.TaskGroup]:
+    async with anyio.create_task_group() as group:
+        for replica in replicas:
+            group.start_soon(replica.run)
+            await settle()
+        yield group
+        group.cancel_scope.cancel()
+
+
+async def test_the_first_leads_at_once_and_renews(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        assert a.leading
+        spec = lease(server)
+        assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 15, 0)
+        assert spec["acquireTime"] == spec["renewTime"] == "2030-01-01T00:00:00.000000Z"
+        await clock.advance(100)
+        assert a.leading
+        later = lease(server)
+        assert later["renewTime"] == "2030-01-01T00:01:40.000000Z"
+        assert later | {"renewTime": ""} == spec | {"renewTime": ""}
+    assert a.history == ["leads after none"]
+    assert len(server.seen("PUT")) == 51
+    assert len(server.seen("GET")) == 1, "the leader knows what it wrote"
+
+
+async def test_a_follower_takes_over_after_a_whole_duration_without_change(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
+    async with taking_part(a, b):
+        await clock.advance(60)
+        assert (a.leading, b.leading) == (True, False)
+        a.cut = True
+        while a.leading:
+            assert not b.leading
+            await clock.advance(0.5)
+        out_since = clock.monotonic()
+        while not b.leading:
+            await clock.advance(0.5)
+        assert clock.monotonic() - out_since >= 15 - 10 - 2, "the follower is not early"
+        assert clock.monotonic() - out_since <= 15 - 10 + 2 * 2.4 + 1, "nor late"
+        assert lease(server)["holderIdentity"] == "b"
+        assert lease(server)["leaseTransitions"] == 1
+    assert a.history == ["leads after none", "lost"]
+    assert b.history == ["leads after another"]
+
+
+async def test_remote_times_are_never_read(server: FakeApiServer, clock: FakeClock) -> None:
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "1999-01-01T00:00:00.000000Z"}
+    server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        await clock.advance(14.9)
+        assert not a.leading
+        await clock.advance(3)
+        assert a.leading
+
+
+async def test_a_longer_lease_of_another_is_respected(server: FakeApiServer, clock: FakeClock) -> None:
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": 60}
+    server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        await clock.advance(59)
+        assert not a.leading
+        await clock.advance(4)
+        assert a.leading
+
+
+async def test_the_deadline_counts_from_when_the_renewal_began(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    slow = 0.0
+
+    async def late(request: Request, call_next: CallNext) -> Response:
+        answer = await call_next(request)
+        await clock.sleep(slow)
+        return answer
+
+    a.election._client = server.client(clock, interceptors=[late])
+    async with taking_part(a):
+        slow = 4.0
+        await clock.advance(6)  # renewal begins at 2 and ends at 6
+        slow = 1000.0
+        assert a.leading
+        await clock.advance(5.9)
+        assert a.leading
+        await clock.advance(0.2)
+        assert not a.leading, "10 s after 2, not after 6"
+
+
+async def test_a_request_that_hangs_leaves_time_for_another(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        a.hang = True
+        await clock.advance(3)
+        a.hang = False
+        await clock.advance(60)
+        assert a.leading
+    assert a.history == ["leads after none"]
+
+
+async def test_the_loss_is_told_at_the_deadline_also_while_a_request_hangs(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        a.hang = True
+        await clock.advance(9.9)
+        assert a.history == ["leads after none"]
+        await clock.advance(0.2)
+        assert a.history == ["leads after none", "lost"]
+
+
+async def test_a_lost_answer_is_settled_by_the_next_look(server: FakeApiServer, clock: FakeClock) -> None:
+    server.fail("reset", verb="PUT", after=True)
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        assert not a.leading, "unknown is not yes"
+        await clock.advance(3)
+        assert a.leading
+        server.fail("reset", verb="PUT", after=True, times=1)
+        await clock.advance(60)
+        assert a.leading
+    assert lease(server)["leaseTransitions"] == 0
+
+
+async def test_a_lease_taken_by_another_ends_leadership_at_once(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        spec = lease(server) | {"holderIdentity": "thief"}
+        server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+        await clock.advance(2.1)
+        assert not a.leading
+        assert a.history == ["leads after none", "lost"]
+    assert lease(server)["holderIdentity"] == "thief"
+
+
+async def test_a_lease_changed_by_a_stranger_is_still_ours(server: FakeApiServer, clock: FakeClock) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
+    async with taking_part(a, b):
+        metadata = {"name": NAME, "namespace": NAMESPACE, "labels": {"touched": "yes"}}
+        server.put(LEASES, {"metadata": metadata, "spec": lease(server)})
+        await clock.advance(60)
+        assert (a.leading, b.leading) == (True, False)
+
+
+async def test_touching_a_dead_leaders_lease_does_not_keep_it(server: FakeApiServer, clock: FakeClock) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
+    async with taking_part(a, b):
+        a.cut = True
+        for n in range(20):
+            metadata = {"name": NAME, "namespace": NAMESPACE, "labels": {"touched": str(n)}}
+            server.put(LEASES, {"metadata": metadata, "spec": lease(server)})
+            await clock.advance(1)
+        assert b.leading
+
+
+async def test_where_there_is_no_lease_nobody_leads_for_a_whole_duration(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    """Its holder may not know yet that it is gone."""
+    server.remove(LEASES, NAME, NAMESPACE)
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        await clock.advance(14.9)
+        assert not a.leading
+        await clock.advance(3)
+        assert a.leading
+        assert lease(server)["leaseTransitions"] == 0
+
+
+async def test_a_lease_deleted_before_it_is_given_back(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        server.remove(LEASES, NAME, NAMESPACE)
+        await a.election.release()
+        assert not a.leading
+        assert server.get(LEASES, NAME, NAMESPACE) is None
+
+
+async def test_a_deleted_lease_is_no_invitation(server: FakeApiServer, clock: FakeClock) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
+    async with taking_part(a, b):
+        a.cut = True
+        await clock.advance(2.5)
+        server.remove(LEASES, NAME, NAMESPACE)
+        while a.leading:
+            assert not b.leading
+            await clock.advance(0.5)
+        await clock.advance(15)
+        assert b.leading
+    assert a.history[-1] == "lost"
+
+
+async def test_the_leader_makes_a_deleted_lease_anew(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        server.remove(LEASES, NAME, NAMESPACE)
+        await clock.advance(5)
+        assert lease(server)["holderIdentity"] == "a"
+        assert lease(server)["leaseTransitions"] == 0
+        await clock.advance(60)
+        assert a.leading
+    assert a.history == ["leads after none"]
+
+
+async def test_released_it_is_taken_at_once(server: FakeApiServer, clock: FakeClock) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
+    async with taking_part(a, b):
+        # Its version has changed since: released all the same.
+        metadata = {"name": NAME, "namespace": NAMESPACE, "labels": {"touched": "yes"}}
+        server.put(LEASES, {"metadata": metadata, "spec": lease(server)})
+        await a.election.release()
+        assert not a.leading
+        assert lease(server)["holderIdentity"] == ""
+        await clock.advance(2.5)
+        assert b.leading
+        assert lease(server)["leaseTransitions"] == 1
+    assert b.history == ["leads after another"]
+
+
+async def test_what_is_lost_is_not_released(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        a.cut = True
+        await clock.advance(11)
+        a.cut = False
+        await a.election.release()
+        assert lease(server)["holderIdentity"] == "a"
+
+
+async def test_a_holder_that_has_ended_is_not_waited_for(server: FakeApiServer, clock: FakeClock) -> None:
+    dead: set[str] = set()
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b", dead=dead)
+    async with taking_part(a, b) as group:
+        await clock.advance(5)
+        assert not b.leading
+        dead.add("a")
+        a.cut = True
+        await clock.advance(2.5)
+        assert b.leading
+        group.cancel_scope.cancel()
+
+
+async def test_writes_are_refused_before_during_and_after(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+
+    async def write() -> None:
+        server.requests.clear()
+        await a.client.create(THINGS, thing("x"), "ns")
+
+    with pytest.raises(NotLeading, match="nobody known"):
+        await write()
+    async with taking_part(a):
+        await write()
+        assert len(server.requests) == 1
+        await a.client.get(THINGS, "x", "ns")
+        # Stopped for a minute: not even the first request after it may start.
+        clock.tick(60)
+        with pytest.raises(NotLeading):
+            await a.client.delete(THINGS, "x", "ns")
+        assert server.seen("DELETE") == []
+        await a.client.get(THINGS, "x", "ns")
+
+
+async def test_a_write_waits_no_longer_than_leadership_lasts(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        clock.tick(1.5)
+        request = Request("POST", "/x", timeout=30)
+        a.election.check(request)
+        assert request.timeout == pytest.approx(8.5)
+        request = Request("POST", "/x", timeout=1)
+        a.election.check(request)
+        assert request.timeout == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (status(404, "NotFound", 'namespaces "ours" not found'), "namespace ours does not exist"),
+        (
+            status(
+                403,
+                "Forbidden",
+                'leases.coordination.k8s.io "job" is forbidden: User "system:serviceaccount:ours:us" cannot create '
+                'resource "leases" in API group "coordination.k8s.io" in the namespace "ours"',
+            ),
+            "lacks the RBAC verb 'create' on leases.coordination.k8s.io in namespace ours",
+        ),
+        ("refuse", "did not answer"),
+    ],
+)
+async def test_what_keeps_it_out_is_said_once_a_minute(
+    server: FakeApiServer, clock: FakeClock, outcome: Any, words: str
+) -> None:
+    server.remove(LEASES, NAME, NAMESPACE)
+    server.fail(outcome, verb="POST", times=10**6)
+    a = Replica(server, clock, "a")
+    with capture_logs() as logs:
+        async with taking_part(a):
+            await clock.advance(14 + 59)
+            (line,) = [log for log in logs if log["log_level"] == "warning"]
+            assert words in line["error"]
+            server.faults.clear()
+            await clock.advance(3)
+            assert a.leading
+
+
+def test_times_that_are_not_safe_are_refused() -> None:
+    with pytest.raises(ValueError, match="does not hold"):
+        LeaseTimes(duration=10, renew_deadline=10)
+    with pytest.raises(ValueError, match="does not hold"):
+        LeaseTimes(retry_period=10)
