@@ -51,7 +51,7 @@ def incomplete(group: GroupInfo) -> str:
         return f"its Job has grown: waiting for minCount {group.minimum} of the PodGroup to be raised"
     gated = group.gated
     there = group.placed + group.unplaced
-    have = f"{there + len(gated)} of {group.minimum} members exist"
+    have = f"{there} of {group.minimum} members {'may be scheduled' if gated else 'exist'}"
     if group.placed:
         have = f"{group.placed} of {group.minimum} members bound"
     waits = []

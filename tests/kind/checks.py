@@ -283,7 +283,7 @@ class _Replay:
             (self.report.excused if excused else self.report.violations).append(text)
 
     def _lose(self, uid: str, when: float, what: str) -> None:
-        if uid not in self.partial or self.lost.get(uid, (0.0, ""))[0] < self.partial[uid]:
+        if uid not in self.partial or self.lost.get(uid, (0.0, ""))[0] < self.partial[uid] - LAG:
             self.lost[uid] = (when, what)
 
     def _excused(self, uid: str) -> bool:

@@ -453,12 +453,12 @@ def test_a_group_whose_members_are_gated_says_so():
     ((_, status, message),) = world.told()
     assert status == "False"
     assert message == (
-        "2 of 3 members exist: waiting for the scheduling gates of 2 to be removed (example.com/wait) "
+        "0 of 3 members may be scheduled: waiting for the scheduling gates of 2 to be removed (example.com/wait) "
         "and 1 more to be created (see the Events of their owner)"
     )
     world.feed(events.PodSet(pod("p2", group="g"))).run(until=120)
     assert world.told()[-1][2] == (
-        "3 of 3 members exist: waiting for the scheduling gates of 2 to be removed (example.com/wait)"
+        "1 of 3 members may be scheduled: waiting for the scheduling gates of 2 to be removed (example.com/wait)"
     )
     world.feed(*(events.PodSet(pod(p.metadata.name, group="g", pod_uid=p.metadata.uid)) for p in gated)).run()
     assert set(world.nodes) == {"p0", "p1", "p2"}
