@@ -109,12 +109,25 @@ class ServerError(ApiError):
 
 
 class Unreachable(ApiError):  # noqa: N818
-    """No answer: refused, reset, or timed out. ``server`` is the URL that was tried."""
+    """No answer: refused, reset, or timed out. ``server`` is the URL that was tried.
 
-    def __init__(self, message: str, verb: str = "", path: str = "", *, ambiguous: bool, server: str = "") -> None:
+    ``untrusted``: there is a server, but our certificate authority does not know it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        verb: str = "",
+        path: str = "",
+        *,
+        ambiguous: bool,
+        server: str = "",
+        untrusted: bool = False,
+    ) -> None:
         super().__init__(0, "Unreachable", message, verb, path)
         self.ambiguous = ambiguous
         self.server = server
+        self.untrusted = untrusted
 
 
 class NotLeading(ApiError):  # noqa: N818

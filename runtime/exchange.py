@@ -1,6 +1,7 @@
 """One request: bytes to the API server, bytes or a typed error back.
 
-One attempt, except that a 401 leads to one shared login and one retry: retrying is the caller's business, who alone
+One attempt, except that a 401, and a server that our certificate authority does not know, lead to one shared login and
+one retry, as credentials may have been rotated: retrying is the caller's business, who alone
 knows what is still wanted. Not on the way: kr8s's own retries, httpx's exceptions.
 
 Tests put faults in front of the server with ``interceptors``; leadership is checked by ``before_write`` right before
@@ -9,6 +10,7 @@ each request that changes something.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -145,9 +147,11 @@ class Exchange:
             generation = self.api.generation
             try:
                 response = await self._call(request)
-            except Unreachable:
+            except Unreachable as lost:
                 self.statistics.count(request.verb, 0)
-                raise
+                if attempt == 2 or not lost.untrusted or not await self._login(generation):
+                    raise
+                continue
             self.statistics.count(request.verb, response.status)
             if response.status < 400:
                 return response
@@ -201,7 +205,14 @@ class Exchange:
         cause = error.__cause__ if isinstance(error, kr8s.APITimeoutError) and error.__cause__ else error
         sent = not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
         text = str(cause) or type(cause).__name__
-        return Unreachable(text, request.verb, request.path, ambiguous=sent, server=self.api.server)
+        return Unreachable(
+            text,
+            request.verb,
+            request.path,
+            ambiguous=sent,
+            server=self.api.server,
+            untrusted=any(isinstance(e, ssl.SSLCertVerificationError) for e in _causes(error)),
+        )
 
     async def stream(
         self,
@@ -290,6 +301,13 @@ class _IdleTimer:
             self._on_idle()
         else:
             self._timer = self._clock.call_later(left, self._fire)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Return the error, what it came from, what that came from …"""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _wrap(interceptor: Interceptor, call_next: CallNext) -> CallNext:

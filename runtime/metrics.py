@@ -5,6 +5,7 @@ Names are client-go's and controller-runtime's where those have one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -50,6 +51,7 @@ class ProcessCollector(Collector):
             "phalanx_event_loop_stalls", f"Turns of the event loop over {STALL:g} s.", self._loop.stalls
         )
         yield CounterMetricFamily("phalanx_event_loop_busy_seconds", "Time not spent waiting.", self._loop.busy)
+        yield GaugeMetricFamily("phalanx_tasks", "Tasks on the event loop.", len(asyncio.all_tasks()))
 
 
 def _informers(manager: Manager) -> Iterator[Metric]:

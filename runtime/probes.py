@@ -1,7 +1,8 @@
-"""The HTTP endpoints of a process: ``/livez`` and ``/healthz``, ``/readyz``, ``/metrics``.
+"""The HTTP endpoints of a process: ``/livez`` and ``/healthz``, ``/readyz``, ``/metrics``, ``/debug/caches``.
 
 ``/livez`` answers while the event loop turns: what cannot go on ends the process instead of answering badly.
 ``/readyz`` says whether the caches are complete and kept up, also on a replica that does not lead.
+``/debug/caches`` has the name and resourceVersion of each cached object, to be compared with a fresh list.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 import anyio
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -17,6 +19,7 @@ from prometheus_client.process_collector import ProcessCollector as SystemCollec
 
 from runtime.errors import ConfigError
 from runtime.metrics import ProcessCollector
+from runtime.objects import key_of
 
 
 class Probes:
@@ -43,6 +46,7 @@ class Probes:
         app.router.add_get("/healthz", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/debug/caches", self._caches)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
@@ -73,6 +77,18 @@ class Probes:
         if not reasons:
             return web.Response(text="ok\n")
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
+
+    async def _caches(self, _request: web.Request) -> web.Response:
+        manager = self._collector.manager
+        informers = manager.informers if manager is not None else ()
+        # Names and versions only: who may see the objects themselves asks the API server.
+        caches = {
+            informer.name: {
+                "/".join(filter(None, key_of(obj))): obj.metadata.resource_version for obj in informer.store.values()
+            }
+            for informer in informers
+        }
+        return web.Response(body=msgspec.json.encode(caches), content_type="application/json")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         body = generate_latest(self._registry)

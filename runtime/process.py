@@ -20,7 +20,7 @@ from runtime.identity import own_identity
 from runtime.kr8s_seam import connect
 from runtime.loop import LoopStatistics
 from runtime.manager import Manager
-from runtime.memory import tune_gc
+from runtime.memory import thaw_gc, tune_gc
 from runtime.metrics import ProcessCollector
 from runtime.probes import Probes
 from runtime.resources import Resource
@@ -125,3 +125,5 @@ async def take_part(
         if not manager.lost_leadership:
             return status
         log.info("taking part again, as a new replica would")
+        del manager, election, worker
+        thaw_gc()

@@ -127,7 +127,8 @@ class Kube:
             self._local.connection = self.connect()
             self._connections.append(self._local.connection)
         connection: http.client.HTTPSConnection = self._local.connection
-        if connection.sock is not None and select.select([connection.sock], [], [], 0)[0]:
+        sock = connection.sock
+        if sock is not None and (sock.fileno() < 0 or select.select([sock], [], [], 0)[0]):
             connection.close()  # the server has ended it meanwhile; a new one is opened
         connection.request(method, path, data, {**self._headers, "Content-Type": content_type})
         response = connection.getresponse()

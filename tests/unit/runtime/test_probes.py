@@ -33,6 +33,7 @@ def collector(requests: RequestStatistics | None = None, statistics: LoopStatist
 
 
 async def test_ready_is_ready_and_live_is_live(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a"))
     made = collector()
     probes = Probes(made)
     await probes.listen("127.0.0.1", 0)
@@ -51,6 +52,7 @@ async def test_ready_is_ready_and_live_is_live(server: FakeApiServer, clock: Fak
         group.start_soon(lambda: manager.run(handle_signals=False))
         await settle()
         assert await ask("/readyz") == (200, "ok\n")
+        assert await ask("/debug/caches") == (200, '{"things.test.dev":{"ns/a":"101"}}')
         manager.stop("test")
         code, text = await ask("/readyz")
         assert (code, text.splitlines()[0]) == (503, "stopping")
@@ -118,6 +120,7 @@ async def test_metrics(server: FakeApiServer, clock: FakeClock) -> None:
     }
     assert {key: found.get(key) for key in expected} == expected
     assert found["process_resident_memory_bytes",] > 0
+    assert found["phalanx_tasks",] > 1
     assert statistics.longest < 0.3, "counted anew after each scrape"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import signal
+import weakref
 from dataclasses import dataclass, field
 
 import anyio
@@ -104,6 +106,10 @@ async def test_after_a_loss_it_takes_part_again_from_nothing(world: World, clock
         with pytest.raises(NotLeading):
             await world.clients[0].create(THINGS, thing("b"), "ns")
         await world.clients[1].create(THINGS, thing("c"), "ns")
+        gone = weakref.ref(first)
+        del first, world.managers[0], world.clients[0]
+        gc.collect()
+        assert gone() is None, "nothing of the old life is kept"
         second.stop("test")
     assert world.status == 0
 

@@ -311,11 +311,36 @@ async def test_a_login_takes_new_certificates_into_use(server: FakeApiServer, tm
     async with server.serve(context) as url:
         api = await connect(trusting(url, self_signed()[0]), user_agent="phalanx/test")
         client = Client(api, clock=SystemClock())
-        with pytest.raises(Unreachable):
-            await client.list_page(THINGS)
         trusting(url, certificate)
         await api.login()
         assert (await client.list_page(THINGS)).items == []
+        await api.aclose()
+
+
+async def test_a_new_certificate_authority_is_read_when_the_server_is_not_known(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    certificate, key = self_signed()
+    (tmp_path / "cert").write_bytes(certificate)
+    (tmp_path / "key").write_bytes(key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+
+    def trusting(url: str, authority: bytes) -> Path:
+        cluster = {"certificate-authority-data": base64.b64encode(authority).decode()}
+        return kubeconfig(tmp_path / "config", url, token="t", cluster=cluster)
+
+    async with server.serve(context) as url:
+        api = await connect(trusting(url, self_signed()[0]), user_agent="phalanx/test")
+        client = Client(api, clock=SystemClock())
+        with pytest.raises(Unreachable, match=r"(?i)certificate") as caught:
+            await client.list_page(THINGS)
+        assert caught.value.untrusted
+        trusting(url, certificate)
+        await asyncio.gather(*(client.list_page(THINGS) for _ in range(10)))
+        logins = api.generation
+        await client.list_page(THINGS)
+        assert api.generation == logins
         await api.aclose()
 
 

@@ -1,0 +1,283 @@
+"""Two replicas of each process behind a bad network: one leads at a time, caches stay true, and nothing leaks.
+
+``PHALANX_SOAK`` says for how many seconds the faults go on, ``PHALANX_SEED`` which they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster import Cluster
+from cluster.ports import free_ports
+from tests.kind.audit import Audited, AuditLog
+from tests.kind.checks import Watcher, settle, wrong_objects
+from tests.kind.conftest import PROCESSES, PROGRAM, ROOT, OwnCluster, fresh_namespace
+from tests.kind.kube import Kube, KubeError, Obj, node, until
+from tests.kind.proxy import Fault, FaultProxy, proxied
+from tests.kind.test_crashes import Load
+
+SOAK = float(os.environ.get("PHALANX_SOAK", "60"))
+SEED = int(os.environ.get("PHALANX_SEED", "1"))
+#: Seconds for which a replica is stopped: longer than a Lease lasts.
+STOPPED = 60.0 if SOAK >= 600 else 24.0
+#: Seconds from which a growth of memory tells a leak from caches that fill.
+LONG = 600.0
+
+
+class Replica:
+    """One replica of one process."""
+
+    def __init__(self, cluster: Cluster, who: str, side: str, proxy: FaultProxy) -> None:
+        self.name = f"{who}-{side}"
+        self.who = who
+        self._cluster = cluster
+        self._kubeconfig = proxy.kubeconfig(who)
+        (self._port,) = free_ports(1)
+
+    def start(self) -> None:
+        address = f"127.0.0.1:{self._port}"
+        argv: list[str | Path] = [PROGRAM, self.who, "--kubeconfig", self._kubeconfig, "--metrics-address", address]
+        self._cluster.run(self.name, argv, cwd=ROOT)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def pid(self) -> int:
+        return self._cluster.pids[self.name]
+
+    @property
+    def alive(self) -> bool:
+        return self._cluster.alive(self.name)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        until(lambda: self.name not in self._cluster.pids, what=f"{self.name} is seen dead", every=0.02)
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    @property
+    def ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.get("/readyz") == "ok\n"
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        families = text_string_to_metric_families(self.get("/metrics"))
+        return {s.name: s.value for f in families for s in f.samples if len(s.labels) == 0}
+
+    def leads(self) -> bool:
+        with contextlib.suppress(OSError):  # it is about to start
+            return f'leader_election_master_status{{name="phalanx-{self.who}"}} 1.0' in self.get("/metrics")
+        return False
+
+
+def double_leaders(events: Sequence[Audited]) -> list[str]:
+    """Writes that a replica began although another had taken the Lease since it last renewed it."""
+    found = []
+    for account in sorted({e.account for e in events}):
+        mine = [e for e in events if e.account == account and e.is_write]
+        taken = sorted((e.answered, e.agent) for e in mine if e.resource == "leases" and e.code in (200, 201))
+        position, holder = 0, ""
+        for write in sorted((e for e in mine if e.resource != "leases"), key=lambda e: e.received):
+            while position < len(taken) and taken[position][0] <= write.received:
+                holder = taken[position][1]
+                position += 1
+            if write.agent != holder:
+                found.append(f"{write.agent}: {write.verb} {write.resource} {write.name}, but {holder} holds the Lease")
+    return found
+
+
+def truth(kube: Kube) -> dict[str, dict[str, str]]:
+    """What a fresh list says, in the words of ``/debug/caches``."""
+
+    def listed(resource: str) -> dict[str, str]:
+        metas = [item["metadata"] for item in kube.list(resource)]
+        return {"/".join(filter(None, (m.get("namespace"), m["name"]))): m["resourceVersion"] for m in metas}
+
+    kinds = {"jobs": "jobs.batch", "podgroups": "podgroups.scheduling.k8s.io"}
+    kinds |= {"workloads": "workloads.scheduling.k8s.io", "pods": "pods", "nodes": "nodes"}
+    return {key: listed(resource) for resource, key in kinds.items()}
+
+
+def untrue(kube: Kube, replicas: Sequence[Replica]) -> list[str]:
+    """Caches that are not what a fresh list says."""
+    fresh, found = truth(kube), []
+    for replica in replicas:
+        caches: dict[str, dict[str, str]] = json.loads(replica.get("/debug/caches"))
+        found += [f"{replica.name}: {key}" for key in caches.keys() & fresh.keys() if caches[key] != fresh[key]]
+    return found
+
+
+class Chaos:
+    """What goes wrong, one thing after another."""
+
+    def __init__(self, cluster: Cluster, replicas: Sequence[Replica], proxies: Sequence[FaultProxy]) -> None:
+        self.random = random.Random(f"{SEED}/chaos")
+        self.cluster = cluster
+        self.proxies = proxies
+        #: The first of each process is never killed, so that what it leaks shows.
+        self.kept = [r for r in replicas if r.name.endswith("-a")]
+        self.killed = [r for r in replicas if r.name.endswith("-b")]
+        self.done: Counter[str] = Counter()
+
+    def run(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        # Each once, in the short run too; then by chance.
+        each = [self.kill, self.stop, self.errors, self.restart_api_server, self.cut, self.half_open]
+        first = list(each)
+        while first or time.monotonic() < end:
+            what = first.pop(0) if first else self.random.choice(each)
+            self.done[what.__name__] += 1
+            what()
+            time.sleep(self.random.uniform(0.5, 4.0))
+
+    def kill(self) -> None:
+        replica = self.random.choice(self.killed)
+        replica.kill()
+        replica.start()
+
+    def stop(self) -> None:
+        replica = self.random.choice([r for r in (*self.kept, *self.killed) if r.leads()] or self.kept)
+        replica.signal(signal.SIGSTOP)
+        time.sleep(STOPPED)
+        replica.signal(signal.SIGCONT)
+
+    def errors(self) -> None:
+        """Some requests are delayed, cut, or answered 410, 429 and 500, for a while."""
+        chance = random.Random(self.random.random())
+
+        def rule(request: web.Request) -> Fault | None:
+            faults = [Fault(delay=chance.uniform(0.1, 3.0)), Fault(status=429), Fault(status=500)]
+            faults += [Fault(cut="before"), Fault(cut="after")]
+            if request.method == "GET" and "resourceVersion" in request.query:
+                faults.append(Fault(status=410))
+            return chance.choice(faults) if chance.random() < 0.3 else None
+
+        for proxy in self.proxies:
+            proxy.rule = rule
+        time.sleep(self.random.uniform(4.0, 10.0))
+        for proxy in self.proxies:
+            proxy.rule = lambda request: None
+
+    def cut(self) -> None:
+        self.random.choice(self.proxies).cut()
+
+    def half_open(self) -> None:
+        proxy = self.random.choice(self.proxies)
+        proxy.hold(True)
+        time.sleep(self.random.uniform(3.0, 14.0))
+        proxy.hold(False)
+
+    def restart_api_server(self) -> None:
+        argv = Path(f"/proc/{self.cluster.pids['kube-apiserver']}/cmdline").read_text().split("\0")[:-1]
+        os.kill(self.cluster.pids["kube-apiserver"], signal.SIGKILL)
+        until(lambda: "kube-apiserver" not in self.cluster.pids, every=0.05)
+        self.cluster.run("kube-apiserver", argv, grace=0)
+        with Kube(self.cluster.kubeconfig) as kube:
+            until(lambda: answers(kube), 60, "the API server is back")
+
+
+def answers(kube: Kube) -> bool:
+    try:
+        kube.list("namespaces")
+    except (KubeError, OSError):
+        return False
+    return True
+
+
+class Patient(Kube):
+    """Requests of the load: what fails because the API server is away is tried again."""
+
+    def request(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Obj:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return super().request(method, path, body, content_type)
+            except KubeError as error:
+                # What was done by a try whose answer was lost is refused the next time.
+                if error.status in (404, 409) and method != "GET":
+                    return {}
+                if error.status < 500:
+                    raise
+            except OSError:
+                pass
+            assert time.monotonic() < deadline, "the API server stays away"
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def two_of_each(cluster: Cluster, proxies: Sequence[FaultProxy]) -> Iterator[list[Replica]]:
+    replicas = [Replica(cluster, who, side, proxies["ab".index(side)]) for who in PROCESSES for side in "ab"]
+    for replica in replicas:
+        replica.start()
+    until(lambda: all(r.ready for r in replicas), 60, "all replicas are ready")
+    yield replicas
+
+
+@pytest.mark.timeout(240 + 2 * SOAK)
+def test_two_replicas_of_each_process(own_cluster: OwnCluster) -> None:
+    print(f"PHALANX_SOAK={SOAK:g} PHALANX_SEED={SEED}")
+    with (
+        own_cluster(name="replicas", nodes=4) as cluster,
+        proxied(cluster) as one,
+        proxied(cluster) as other,
+        two_of_each(cluster, (one, other)) as replicas,
+        Patient(cluster.kubeconfig) as kube,
+        fresh_namespace(kube, "soak") as namespace,
+    ):
+        audit = AuditLog(cluster.audit_log)
+        for index in range(4):
+            kube.create("nodes", node(f"{namespace}-{index}", cpu="8", labels={"only-for": namespace}))
+        load = Load(kube, namespace, f"{SEED}/load")
+        load.start()
+        time.sleep(SOAK / 10)
+        chaos = Chaos(cluster, replicas, (one, other))
+        pids = {r.name: r.pid for r in chaos.kept}
+        before = {r.name: r.metrics() for r in chaos.kept}
+        chaos.run(SOAK)
+        load.stop()
+        until(lambda: all(r.alive and r.ready for r in replicas), 90, "all replicas are ready again")
+        with Watcher(kube) as watcher:
+            settle(watcher.world, [namespace], 60)
+        until(lambda: not wrong_objects(kube, [namespace]), 30, "one Workload and one PodGroup for each Job")
+        until(lambda: not untrue(kube, replicas), 30, "all caches equal a fresh list")
+        print(f"faults: {dict(chaos.done)}, requests hit: {dict(one.hits + other.hits)}")
+        for who in PROCESSES:
+            assert sum(r.leads() for r in replicas if r.who == who) == 1
+
+        writes = [e for e in audit.ours() if e.is_write]
+        leaders = {e.agent for e in writes if e.resource != "leases"}
+        print(f"{len(writes)} writes by {len(leaders)} leaders")
+        assert len(leaders) > len(PROCESSES), "none of the faults moved the lead"
+        assert double_leaders(audit.ours()) == []
+        assert audit.not_ours_to_write() == []
+
+        assert {r.name: r.pid for r in chaos.kept} == pids, "never killed, they never ended"
+        for replica in chaos.kept:
+            after, first = replica.metrics(), before[replica.name]
+            print(replica.name, {key: (first[key], after[key]) for key in LEAKS})
+            assert after["phalanx_tasks"] <= first["phalanx_tasks"] + 8
+            assert after["process_open_fds"] <= first["process_open_fds"] + 8
+            if SOAK >= LONG:
+                assert after["process_resident_memory_bytes"] <= 1.05 * first["process_resident_memory_bytes"]
+
+
+LEAKS = ("phalanx_tasks", "process_open_fds", "process_resident_memory_bytes")
