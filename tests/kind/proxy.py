@@ -73,6 +73,10 @@ class FaultProxy:
         Access(f"https://127.0.0.1:{self.port}", access.ca, access.token).write(target, f"proxy-{self.port}", who)
         return target
 
+    def serve_with(self, certificate: Path, key: Path) -> None:
+        """Show another certificate to who connects from now on."""
+        self._serving.load_cert_chain(certificate, key)
+
     # -- faults of the whole line -------------------------------------------------------------------------------------
 
     def cut(self) -> None:

@@ -6,28 +6,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from prometheus_client.parser import text_string_to_metric_families
 
 from cluster import Cluster
-from cluster.ports import free_ports
 from tests.kind.audit import Audited, AuditLog
 from tests.kind.checks import Watcher, settle, wrong_objects
-from tests.kind.conftest import PROCESSES, PROGRAM, ROOT, OwnCluster, fresh_namespace
+from tests.kind.conftest import PROCESSES, OwnCluster, fresh_namespace
 from tests.kind.kube import Kube, KubeError, Obj, node, until
 from tests.kind.proxy import Fault, FaultProxy, proxied
+from tests.kind.replica import Replica, restart_api_server, untrue
 from tests.kind.test_crashes import Load
 
 SOAK = float(os.environ.get("PHALANX_SOAK", "60"))
@@ -36,57 +32,6 @@ SEED = int(os.environ.get("PHALANX_SEED", "1"))
 STOPPED = 60.0 if SOAK >= 600 else 24.0
 #: Seconds from which a growth of memory tells a leak from caches that fill.
 LONG = 600.0
-
-
-class Replica:
-    """One replica of one process."""
-
-    def __init__(self, cluster: Cluster, who: str, side: str, proxy: FaultProxy) -> None:
-        self.name = f"{who}-{side}"
-        self.who = who
-        self._cluster = cluster
-        self._kubeconfig = proxy.kubeconfig(who)
-        (self._port,) = free_ports(1)
-
-    def start(self) -> None:
-        address = f"127.0.0.1:{self._port}"
-        argv: list[str | Path] = [PROGRAM, self.who, "--kubeconfig", self._kubeconfig, "--metrics-address", address]
-        self._cluster.run(self.name, argv, cwd=ROOT)
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    @property
-    def pid(self) -> int:
-        return self._cluster.pids[self.name]
-
-    @property
-    def alive(self) -> bool:
-        return self._cluster.alive(self.name)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        until(lambda: self.name not in self._cluster.pids, what=f"{self.name} is seen dead", every=0.02)
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    @property
-    def ready(self) -> bool:
-        with contextlib.suppress(OSError):
-            return self.get("/readyz") == "ok\n"
-        return False
-
-    def metrics(self) -> dict[str, float]:
-        families = text_string_to_metric_families(self.get("/metrics"))
-        return {s.name: s.value for f in families for s in f.samples if len(s.labels) == 0}
-
-    def leads(self) -> bool:
-        with contextlib.suppress(OSError):  # it is about to start
-            return f'leader_election_master_status{{name="phalanx-{self.who}"}} 1.0' in self.get("/metrics")
-        return False
 
 
 def double_leaders(events: Sequence[Audited]) -> list[str]:
@@ -102,27 +47,6 @@ def double_leaders(events: Sequence[Audited]) -> list[str]:
                 position += 1
             if write.agent != holder:
                 found.append(f"{write.agent}: {write.verb} {write.resource} {write.name}, but {holder} holds the Lease")
-    return found
-
-
-def truth(kube: Kube) -> dict[str, dict[str, str]]:
-    """What a fresh list says, in the words of ``/debug/caches``."""
-
-    def listed(resource: str) -> dict[str, str]:
-        metas = [item["metadata"] for item in kube.list(resource)]
-        return {"/".join(filter(None, (m.get("namespace"), m["name"]))): m["resourceVersion"] for m in metas}
-
-    kinds = {"jobs": "jobs.batch", "podgroups": "podgroups.scheduling.k8s.io"}
-    kinds |= {"workloads": "workloads.scheduling.k8s.io", "pods": "pods", "nodes": "nodes"}
-    return {key: listed(resource) for resource, key in kinds.items()}
-
-
-def untrue(kube: Kube, replicas: Sequence[Replica]) -> list[str]:
-    """Caches that are not what a fresh list says."""
-    fresh, found = truth(kube), []
-    for replica in replicas:
-        caches: dict[str, dict[str, str]] = json.loads(replica.get("/debug/caches"))
-        found += [f"{replica.name}: {key}" for key in caches.keys() & fresh.keys() if caches[key] != fresh[key]]
     return found
 
 
@@ -187,20 +111,7 @@ class Chaos:
         proxy.hold(False)
 
     def restart_api_server(self) -> None:
-        argv = Path(f"/proc/{self.cluster.pids['kube-apiserver']}/cmdline").read_text().split("\0")[:-1]
-        os.kill(self.cluster.pids["kube-apiserver"], signal.SIGKILL)
-        until(lambda: "kube-apiserver" not in self.cluster.pids, every=0.05)
-        self.cluster.run("kube-apiserver", argv, grace=0)
-        with Kube(self.cluster.kubeconfig) as kube:
-            until(lambda: answers(kube), 60, "the API server is back")
-
-
-def answers(kube: Kube) -> bool:
-    try:
-        kube.list("namespaces")
-    except (KubeError, OSError):
-        return False
-    return True
+        restart_api_server(self.cluster)
 
 
 class Patient(Kube):
@@ -225,7 +136,9 @@ class Patient(Kube):
 
 @contextlib.contextmanager
 def two_of_each(cluster: Cluster, proxies: Sequence[FaultProxy]) -> Iterator[list[Replica]]:
-    replicas = [Replica(cluster, who, side, proxies["ab".index(side)]) for who in PROCESSES for side in "ab"]
+    replicas = [
+        Replica(cluster, who, side, proxies["ab".index(side)].kubeconfig(who)) for who in PROCESSES for side in "ab"
+    ]
     for replica in replicas:
         replica.start()
     until(lambda: all(r.ready for r in replicas), 60, "all replicas are ready")
