@@ -108,6 +108,12 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return str(request.param)
 
 
+@pytest.fixture
+def our_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what kr8s's own transport cannot do: a bound on a whole exchange, and another TLS context."""
+    monkeypatch.delenv("PHALANX_TRANSPORT", raising=False)
+
+
 async def test_both_transports(server: FakeApiServer, tmp_path: Path, transport: str) -> None:
     async with connected(server, tmp_path) as client:
         assert isinstance(client.api._session._transport, AiohttpTransport) is (transport == "aiohttp")  # type: ignore[attr-defined]
@@ -161,6 +167,7 @@ async def test_a_silent_server_times_out(server: FakeApiServer, tmp_path: Path, 
         assert caught.value.status == 0
 
 
+@pytest.mark.usefixtures("our_transport")
 async def test_a_trickling_answer_is_bounded_as_a_whole(server: FakeApiServer, tmp_path: Path) -> None:
     async with connected(server, tmp_path) as client:
 
@@ -297,6 +304,7 @@ async def test_tls(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.Mo
             await api.aclose()
 
 
+@pytest.mark.usefixtures("our_transport")
 async def test_a_login_takes_new_certificates_into_use(server: FakeApiServer, tmp_path: Path) -> None:
     certificate, key = self_signed()
     (tmp_path / "cert").write_bytes(certificate)
@@ -317,6 +325,7 @@ async def test_a_login_takes_new_certificates_into_use(server: FakeApiServer, tm
         await api.aclose()
 
 
+@pytest.mark.usefixtures("our_transport")
 async def test_a_new_certificate_authority_is_read_when_the_server_is_not_known(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
