@@ -109,6 +109,22 @@ async def test_a_group_that_changed_meanwhile_is_looked_at_again(server: FakeApi
         assert world.group()["metadata"]["finalizers"] == [OTHER]
 
 
+async def test_a_timer_that_touches_it_all_the_while_does_not_keep_it(server: FakeApiServer, clock: FakeClock) -> None:
+    world = World(server, clock)
+    world.put_pod(builders.pod("waiting", group="g"))
+    async with world.running():
+        server.put(PODGROUPS, leaving())
+        touched = 0
+        while world.groups() and touched < 100:
+            touched += 1
+            group = world.group()
+            metadata = {**group["metadata"], "annotations": {"resynced": str(touched)}}
+            server.put(PODGROUPS, {**group, "metadata": metadata})
+            await clock.advance(0.1)
+        assert world.groups() == []
+        assert touched * 0.1 <= BIND_IN_FLIGHT + 0.3, "gone within one sync"
+
+
 async def test_it_goes_when_the_last_bound_pod_ends(server: FakeApiServer, clock: FakeClock) -> None:
     world = World(server, clock)
     running = builders.pod("running", group="g", node="n1", phase="Running")
