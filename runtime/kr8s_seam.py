@@ -26,6 +26,25 @@ from runtime.transport import AiohttpTransport
 TOKEN_MAX_AGE = 60.0
 
 
+class _NoCookies(httpx.Cookies):
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Leave them: an API server sets none, and to look for them costs a seventh of a request."""
+
+
+class _Session(httpx.AsyncClient):
+    @property
+    def cookies(self) -> httpx.Cookies:
+        """None, ever."""
+        return _NO_COOKIES
+
+    @cookies.setter
+    def cookies(self, cookies: object) -> None:
+        raise AttributeError("this session keeps no cookies")
+
+
+_NO_COOKIES = _NoCookies()
+
+
 class FastApi(kr8s.asyncio.Api):
     """kr8s's Api with a session that is never replaced. Made by :func:`connect`; hold it, kr8s does not."""
 
@@ -38,6 +57,7 @@ class FastApi(kr8s.asyncio.Api):
         self._user_agent = user_agent
         self._clock = clock or SystemClock()
         self._transport: AiohttpTransport | None = None
+        self._root = ""
         self._token_file: Path | None = None
         self._token_read = 0.0
         #: Counts logins, so that many 401s of one expiry lead to one login.
@@ -52,9 +72,9 @@ class FastApi(kr8s.asyncio.Api):
         """kr8s would GET /version on every await and warn about versions newer than itself."""
 
     def _construct_url(self, version: str = "v1", base: str = "", namespace: str | None = None, url: str = "") -> str:
-        # Whole paths pass through; kr8s would add a slash to them.
+        # Whole paths: kr8s would add a slash to them. Made absolute, as httpx takes longest to join two halves.
         if base and not (version or namespace or url):
-            return base
+            return self._root + base
         return super()._construct_url(version, base, namespace, url)
 
     async def _create_session(self) -> None:
@@ -75,7 +95,8 @@ class FastApi(kr8s.asyncio.Api):
             else:
                 self._transport = AiohttpTransport(context, proxy=self.auth.proxy)
                 options["transport"] = self._transport
-            session = self._session = httpx.AsyncClient(**options)
+            session = self._session = _Session(**options)
+            self._root = str(self.auth.server).rstrip("/")
         elif self._transport is not None:
             self._transport.ssl_context = context
         if self.auth.token:

@@ -62,6 +62,11 @@ class _Event(msgspec.Struct, gc=False):
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_status = msgspec.json.Decoder(Status).decode
 
+#: How the API server writes an event of an object, byte for byte.
+_HEADS: dict[bytes, str] = {b'{"type":"%b"' % kind.encode(): kind for kind in ("ADDED", "MODIFIED", "DELETED")}
+_OBJECT = b',"object":'
+_HEAD_BYTES = max(map(len, _HEADS)) + len(_OBJECT)
+
 
 class _Garbled(Exception):  # noqa: N818
     """A line that is no event: something may be lost, so list again."""
@@ -244,6 +249,20 @@ class Reflector(Generic[T]):
         return None
 
     def _line(self, line: bytes) -> None:
+        # Cut out where the server's usual shape says: to find the end of the object would read all of it once more.
+        start = line.find(_OBJECT, 0, _HEAD_BYTES)
+        kind = _HEADS.get(line[:start])
+        if kind is not None and line.endswith(b"}"):
+            try:
+                obj: T = self._decode(line[start + len(_OBJECT) : -1])
+            except Undecodable:
+                pass  # of another shape after all, or what cannot be read: told from the whole line
+            else:
+                self._take(kind, obj)
+                return
+        self._unusual_line(line)
+
+    def _unusual_line(self, line: bytes) -> None:
         try:
             event = _decode_event(line)
         except msgspec.MsgspecError as error:
@@ -268,6 +287,9 @@ class Reflector(Generic[T]):
         except Undecodable as error:
             self._skip(kind, event.object, error)
             return
+        self._take(kind, obj)
+
+    def _take(self, kind: str, obj: T) -> None:
         self.statistics.events += 1
         version = obj.metadata.resource_version or self._version
         if _older(version, self._version):

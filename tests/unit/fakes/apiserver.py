@@ -79,7 +79,8 @@ class Watch:
         self.wake()
 
     def send_event(self, kind: str, obj: Obj) -> None:
-        self.send(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
+        # Without blanks, as the real one writes it.
+        self.send(json.dumps({"type": kind, "object": obj}, separators=(",", ":")).encode() + b"\n")
 
     def stop(self, how: Literal["closed", "reset"]) -> None:
         self.end = how

@@ -366,6 +366,27 @@ async def test_a_bad_line_is_never_a_dead_task(
     assert sum(logged in str(entry) for entry in logs) == 1
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        b'{"type":"ADDED","object":%b}\n',
+        b'{"type": "ADDED", "object": %b}\n',
+        b'{"type":"ADDED","object":%b} \n',
+        b'{"type":"ADDED","object":%b,"extra":{"object":1}}\n',
+        b'{"object":%b,"type":"ADDED"}\n',
+        b'{"extra":{"type":"DELETED","object":{}},"type":"ADDED","object":%b}\n',
+    ],
+)
+async def test_events_of_any_shape_are_read(server: FakeApiServer, clock: FakeClock, shape: bytes) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.send_raw(shape % b'{"metadata":{"name":"x","namespace":"ns","uid":"u","resourceVersion":"101"}}')
+        await settle()
+        assert content(informer) == {("ns", "x"): ("u", "101")}
+        assert informer.statistics.reflector.lists == 1
+        assert informer.statistics.reflector.undecodable == 0
+
+
 async def test_an_unreadable_object_keeps_its_last_state_until_deleted(server: FakeApiServer, clock: FakeClock) -> None:
     server.put(THINGS, thing("a", color="red"))
     informer, seen = make(server, clock), Recorder()

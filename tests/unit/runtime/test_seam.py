@@ -192,6 +192,24 @@ async def test_many_at_once(server: FakeApiServer, tmp_path: Path) -> None:
     assert {o["spec"]["nodeName"] for o in server.objects[PODS.path()].values()} == {"node"}
 
 
+async def test_a_server_below_a_path(server: FakeApiServer, tmp_path: Path, transport: str) -> None:
+    async with server.serve() as url:
+        api = await connect(kubeconfig(tmp_path / "config", f"{url}/clusters/one/"), user_agent="phalanx/test")
+        server.fail(Response(200, {}, b"{}"))
+        await Client(api, clock=SystemClock()).request("GET", THINGS.path(), params={"limit": "1"})
+        await api.aclose()
+    assert server.requests[-1].path == f"/clusters/one{THINGS.path()}"
+    assert server.requests[-1].params == {"limit": "1"}
+
+
+async def test_no_cookie_is_kept(server: FakeApiServer, tmp_path: Path, transport: str) -> None:
+    async with connected(server, tmp_path) as client:
+        server.fail(Response(200, {"set-cookie": "a=b; Path=/"}, b"{}"))
+        await client.request("GET", THINGS.path())
+        assert not client.api._session.cookies  # type: ignore[attr-defined]
+        assert not client.api._session.build_request("GET", THINGS.path()).headers.get("cookie")  # type: ignore[attr-defined]
+
+
 # -- credentials ------------------------------------------------------------------------------------------------------
 
 
