@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api import v1beta1
 from api.wire import Job
+from runtime.objects import reference
 from runtime.resources import JOBS, Resource
 
 WORKLOADS = Resource(v1beta1.GROUP, v1beta1.VERSION, "workloads", "Workload")
@@ -12,10 +13,4 @@ PODGROUPS = Resource(v1beta1.GROUP, v1beta1.VERSION, "podgroups", "PodGroup")
 
 def job_reference(job: Job) -> dict[str, str]:
     """Return what an Event about the Job regards."""
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "namespace": job.metadata.namespace,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-    }
+    return reference(JOBS, job)

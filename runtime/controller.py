@@ -55,7 +55,7 @@ class ControllerStatistics:
 
 
 class Controller(Generic[K]):
-    """``workers`` tasks that take keys from ``queue``.
+    """``workers`` tasks that take keys from :attr:`queue`.
 
     ========================  =============================================================
     the reconcile             the key
@@ -68,6 +68,7 @@ class Controller(Generic[K]):
     is cancelled              is let go, and queued again if it was added meanwhile
     ========================  =============================================================
 
+    :param queue: one of its own if left out
     :param timeout: seconds for one reconcile
     """
 
@@ -75,14 +76,14 @@ class Controller(Generic[K]):
         self,
         name: str,
         reconcile: Reconcile[K],
-        queue: RateLimitingQueue[K],
+        queue: RateLimitingQueue[K] | None = None,
         *,
         clock: Clock,
         workers: int = 1,
         timeout: float = 60.0,
     ) -> None:
         self.name = name
-        self.queue = queue
+        self.queue: RateLimitingQueue[K] = RateLimitingQueue(clock, name=name) if queue is None else queue
         self._reconcile = reconcile
         self._clock = clock
         self._workers = workers

@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from runtime.resources import Resource
+
 #: (namespace, name); the namespace of a cluster-scoped object is "".
 Key = tuple[str, str]
 
@@ -52,6 +54,21 @@ def key_of(obj: Object) -> Key:
     """The store key of an object."""
     metadata: Metadata = obj.metadata
     return metadata.namespace or "", metadata.name or ""
+
+
+def reference(resource: Resource, obj: Object) -> dict[str, str]:
+    """``v1 ObjectReference``: what an Event regards."""
+    namespace, name = key_of(obj)
+    metadata: Metadata = obj.metadata
+    found = {"apiVersion": resource.api_version, "kind": resource.kind, "namespace": namespace, "name": name}
+    return found | {"uid": metadata.uid or ""}
+
+
+def controlled_by(resource: Resource, obj: Object) -> dict[str, Any]:
+    """One entry of ``metadata.ownerReferences``: ``obj`` controls what carries it, which goes with it."""
+    metadata: Metadata = obj.metadata
+    identity = {"name": metadata.name or "", "uid": metadata.uid or ""}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **identity, "controller": True}
 
 
 class Meta(msgspec.Struct, gc=False, rename="camel", frozen=True):

@@ -61,15 +61,25 @@ def controller_uid(obj: Mapping[str, Any]) -> str | None:
 
 
 async def create_owned(
-    client: Client, resource: Resource, body: Mapping[str, Any], *, owner_uid: str, namespace: str | None
+    client: Client,
+    resource: Resource,
+    body: Mapping[str, Any],
+    *,
+    owner_uid: str | None = None,
+    namespace: str | None = None,
 ) -> Outcome:
-    """Create an object controlled by ``owner_uid`` under its fixed name.
+    """Create an object under its fixed name, with a controlling owner; see :func:`runtime.objects.controlled_by`.
 
+    :param owner_uid: the owner's; that of the controlling owner in ``body`` if left out
+    :param namespace: that of ``body`` if left out
     :raises ApiError: refused, or unknown whether it was carried out and not there (yet): try again later
     """
-    name = (body.get("metadata") or {}).get("name")
-    if not name:
-        raise TerminalError(f"create_owned needs metadata.name; {resource.key} has none")
+    metadata = body.get("metadata") or {}
+    name, namespace = metadata.get("name"), namespace or metadata.get("namespace")
+    owner_uid = owner_uid or controller_uid(body)
+    if not name or not owner_uid:
+        missing = "metadata.ownerReferences with a controller" if name else "metadata.name"
+        raise TerminalError(f"create_owned needs {missing}; {resource.key} has none")
     for attempt in (1, 2):
         failure: ApiError
         try:

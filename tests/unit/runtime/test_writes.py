@@ -8,6 +8,7 @@ import pytest
 from runtime.clock import FakeClock
 from runtime.errors import Conflict, Invalid, NotFound, ServerError, TerminalError, Unreachable
 from runtime.exchange import Request, Response
+from runtime.objects import controlled_by, reference
 from runtime.writes import (
     Created,
     Exists,
@@ -21,7 +22,7 @@ from runtime.writes import (
 )
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
-from .things import THINGS, thing
+from .things import THINGS, local, thing
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +129,28 @@ async def test_a_name_that_flickers_is_given_up(server: FakeApiServer, clock: Fa
 async def test_a_name_is_needed(server: FakeApiServer, clock: FakeClock) -> None:
     with pytest.raises(TerminalError, match=r"metadata\.name"):
         await create_owned(server.client(clock), THINGS, {"metadata": {}}, owner_uid=OWNER, namespace="ns")
+
+
+async def test_a_controller_is_needed(server: FakeApiServer, clock: FakeClock) -> None:
+    with pytest.raises(TerminalError, match=r"metadata\.ownerReferences"):
+        await create_owned(server.client(clock), THINGS, owned("a", None))
+    assert server.requests == []
+
+
+async def test_owner_and_namespace_are_those_of_the_body(server: FakeApiServer, clock: FakeClock) -> None:
+    body = owned("a")
+    assert isinstance(await create_owned(server.client(clock), THINGS, body), Created)
+    assert server.get(THINGS, "a", "ns")
+    assert isinstance(await create_owned(server.client(clock), THINGS, body), Exists)
+    assert isinstance(await create_owned(server.client(clock), THINGS, owned("a", STRANGER)), Foreign)
+
+
+def test_the_two_ways_to_name_an_object() -> None:
+    obj = local("a", uid=OWNER)
+    identity = {"apiVersion": "test.dev/v1", "kind": "Thing", "name": "a", "uid": OWNER}
+    assert reference(THINGS, obj) == identity | {"namespace": "ns"}
+    assert controlled_by(THINGS, obj) == identity | {"controller": True}
+    assert controller_uid({"metadata": {"ownerReferences": [controlled_by(THINGS, obj)]}}) == OWNER
 
 
 def test_controller_uid() -> None:
