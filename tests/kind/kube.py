@@ -30,6 +30,8 @@ PREFIXES = {
     "nodes": "/api/v1",
     "namespaces": "/api/v1",
     "configmaps": "/api/v1",
+    "deployments": "/apis/apps/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
     "jobs": "/apis/batch/v1",
     "podgroups": "/apis/scheduling.k8s.io/v1beta1",
     "workloads": "/apis/scheduling.k8s.io/v1beta1",
