@@ -30,7 +30,9 @@ def pod(number: int) -> dict[str, Any]:
         {"name": "scratch", "mountPath": "/scratch"},
         {"name": "kube-api-access-x7k2p", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"},
     ]
-    environment = [{"name": f"SETTING_{index}", "value": f"value-{index}-of-{job}"} for index in range(8 + number % 24)]
+    environment: list[dict[str, Any]] = [
+        {"name": f"SETTING_{index}", "value": f"value-{index}-of-{job}"} for index in range(8 + number % 24)
+    ]
     environment.append(
         {
             "name": "JOB_COMPLETION_INDEX",
@@ -182,7 +184,9 @@ def _managed(manager: str, container: dict[str, Any], subresource: str = "") -> 
             "f:status": {"f:conditions": conditions, "f:containerStatuses": {}, "f:phase": {}, "f:podIPs": {}}
         }
     else:
-        variables = {f'k:{{"name":"{e["name"]}"}}': {".": {}, "f:name": {}, "f:value": {}} for e in container["env"]}
+        variables: dict[str, Any] = {
+            f'k:{{"name":"{e["name"]}"}}': {".": {}, "f:name": {}, "f:value": {}} for e in container["env"]
+        }
         parts = {"f:image": {}, "f:command": {}, "f:env": {".": {}, **variables}, "f:resources": {}, "f:name": {}}
         fields = {
             "f:metadata": {"f:labels": {".": {}}, "f:ownerReferences": {".": {}}, "f:generateName": {}},
