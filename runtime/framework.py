@@ -24,7 +24,8 @@ from runtime.objects import Key as Key
 from runtime.objects import controlled_by as controlled_by
 from runtime.objects import reference as reference
 from runtime.process import Program as Program
-from runtime.process import run as run
+from runtime.process import Settings as Settings
+from runtime.process import main as main
 from runtime.resources import Resource as Resource
 from runtime.workqueue import RateLimitingQueue as RateLimitingQueue
 from runtime.writes import Created as Created

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 
 from api.wire import ObjectMeta
@@ -56,5 +55,5 @@ def add_to(client: fw.Client, clock: fw.Clock, manager: fw.Manager) -> None:
 
 
 if __name__ == "__main__":
-    program = fw.Program("budgets", reads=(DEPLOYMENTS, BUDGETS), remedies={}, add_to=add_to)
-    raise SystemExit(anyio.run(fw.run, program, Path(sys.argv[1])))
+    program = fw.Program("budgets", "default", reads=(DEPLOYMENTS, BUDGETS), remedies={}, add_to=add_to)
+    raise SystemExit(fw.main(program, fw.Settings(kubeconfig=Path(sys.argv[1]))))
