@@ -50,8 +50,13 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         return self._session
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one request; the body of the answer streams.
+        """Send one request; the body of the answer streams. What httpx calls; see :meth:`exchange`."""
+        return await self.exchange(request, stream=True)
 
+    async def exchange(self, request: httpx.Request, *, stream: bool) -> httpx.Response:
+        """Send one request.
+
+        :param stream: false reads the body, at a stroke and not through httpx's four iterators
         :raises httpx.ConnectError, httpx.ConnectTimeout: nothing was sent
         :raises httpx.TransportError: any other: the server may have carried it out
         """
@@ -72,14 +77,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 proxy=self._proxy,
                 server_hostname=request.extensions.get("sni_hostname"),
             )
+            body = {"stream": _Body(response, request)} if stream else {"content": await response.read()}
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _translate(error, request) from error
-        return httpx.Response(
-            response.status,
-            headers=list(response.raw_headers),
-            stream=_Body(response, request),
-            extensions={"http_version": b"HTTP/1.1"},
-        )
+        extensions = {"http_version": b"HTTP/1.1"}
+        return httpx.Response(response.status, headers=list(response.raw_headers), extensions=extensions, **body)
 
     async def aclose(self) -> None:
         """Close the session and its connections."""
