@@ -3,13 +3,16 @@ PYTHON ?= python3
 BOOTSTRAP := .tox/bootstrap
 TOX := $(BOOTSTRAP)/bin/tox
 
-.PHONY: demo test clean
+.PHONY: demo test bench-framework clean
 
 demo: $(TOX) ## The main job on a throwaway Kubernetes control plane; KEEP=1 leaves it up.
 	@$(TOX) run -q -e demo -- $(if $(KEEP),--keep)
 
 test: $(TOX) ## Lint, types, unit tests, integration tests on a real API server.
 	@$(TOX) run -e lint,types,unit,kind-1.37
+
+bench-framework: $(TOX) ## Watch and bind throughput of runtime/, beside kr8s as shipped; raw figures in bench/out/.
+	@$(TOX) run -q -e bench
 
 clean: ## Forget the virtual environments (built binaries stay in the user's cache).
 	rm -rf .tox

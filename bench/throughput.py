@@ -36,9 +36,9 @@ LIMIT = 90
 #: What is measured: client -> (warm-up, measured). kr8s is slow, so it gets less; rates do not depend on it.
 SIZES = {
     "watch-ours": (4_000, 60_000),
-    "watch-kr8s": (100, 2_000),
+    "watch-kr8s": (100, 1_000),
     "bind-ours": (500, 10_000),
-    "bind-kr8s": (100, 2_000),
+    "bind-kr8s": (100, 1_000),
 }
 
 Figures = dict[str, float]

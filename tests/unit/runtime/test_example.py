@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -55,6 +56,13 @@ def writes(server: FakeApiServer) -> list[str]:
 
 def test_it_has_sixty_lines_at_most() -> None:
     assert len(Path(budgets.__file__).read_text().splitlines()) <= 60
+
+
+def test_the_guide_links_to_what_is_there() -> None:
+    guide = Path(budgets.__file__).parents[1] / "framework.md"
+    links = re.findall(r"\]\(([^)#]+)", guide.read_text())
+    assert links
+    assert [link for link in links if not (guide.parent / link).exists()] == []
 
 
 async def test_it_is_made_once_and_owned(server: FakeApiServer, clock: FakeClock) -> None:
