@@ -202,7 +202,8 @@ async def test_a_server_below_a_path(server: FakeApiServer, tmp_path: Path, tran
     assert server.requests[-1].params == {"limit": "1"}
 
 
-async def test_no_cookie_is_kept(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_no_cookie_is_kept(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PHALANX_TRANSPORT", raising=False)
     async with connected(server, tmp_path) as client:
         server.fail(Response(200, {"set-cookie": "a=b; Path=/"}, b"{}"))
         await client.request("GET", THINGS.path())
