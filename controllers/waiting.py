@@ -16,8 +16,7 @@ from runtime.events import EventRecorder
 from runtime.resources import JOBS
 from runtime.usable import Waiting
 
-#: Seconds for which a start may wait before any Job is told, and between two looks for further Jobs.
-PATIENCE = 5.0
+#: Seconds between two looks for further Jobs.
 EVERY = 30.0
 
 
@@ -33,19 +32,22 @@ async def tell_jobs(
     told: set[tuple[str, str]] = set()
     async with anyio.create_task_group() as group:
         group.start_soon(recorder.run)
-        delay = PATIENCE
         while True:
-            await clock.sleep(delay)
-            if not waiting.lacks:
-                continue
-            delay = EVERY
-            try:
-                jobs = await client.list_all(JOBS, type=Job)
-            except ApiError:
-                continue  # who waits says what cannot be read
-            mine = {job.metadata.uid: job for job in jobs if claimed(job, names) and not job.finished}
-            for uid, job in mine.items():
-                if (uid, waiting.lacks) not in told:
-                    note = f"Phalanx waits, and this Job's pods with it: {waiting.lacks}"
-                    recorder.event(job_reference(job), "Warning", "WaitingForCluster", note, action="Wait")
-            told = {(uid, waiting.lacks) for uid in mine}
+            told = await _tell(client, recorder, waiting.lacks, names, told)
+            await clock.sleep(EVERY)
+
+
+async def _tell(
+    client: Client, recorder: EventRecorder, lacks: str, names: frozenset[str], told: set[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Tell those who do not know yet; return who knows what."""
+    try:
+        jobs = await client.list_all(JOBS, type=Job) if lacks else []
+    except ApiError:
+        return told  # who waits says what cannot be read
+    mine = {job.metadata.uid: job for job in jobs if claimed(job, names) and not job.finished}
+    for uid, job in mine.items():
+        if (uid, lacks) not in told:
+            note = f"Phalanx waits, and this Job's pods with it: {lacks}"
+            recorder.event(job_reference(job), "Warning", "WaitingForCluster", note, action="Wait")
+    return {(uid, lacks) for uid in mine}

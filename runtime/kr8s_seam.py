@@ -1,10 +1,9 @@
 """The one place that touches kr8s: its credentials and URLs, our connection and our way to renew a login.
 
-kr8s replaces its session after any 401 or 403, which cuts running watches and loses answers of requests in
-flight. Here the session lives as long as the process and only its Authorization header and TLS context
-change. Private names relied on, each with a contract test: ``_instances``, ``_session``,
-``_create_session``, ``_check_version``, ``_construct_url``, ``auth._serviceaccount``, ``auth._user``,
-``auth._cluster``.
+kr8s replaces its session after any 401 or 403, which cuts running watches and loses answers of requests in flight. Here
+the session lives as long as the process and only its Authorization header and TLS context change. Private names relied
+on, each with a contract test: ``_instances``, ``_session``, ``_create_session``, ``_check_version``,
+``_construct_url``, ``auth._serviceaccount``, ``auth._user``, ``auth._cluster``.
 """
 
 from __future__ import annotations
@@ -20,28 +19,10 @@ import kr8s.asyncio
 from runtime import kubeconfig as config
 from runtime.clock import Clock, SystemClock
 from runtime.errors import ConfigError
-from runtime.transport import AiohttpTransport
+from runtime.transport import AiohttpTransport, DirectClient
 
 #: Seconds after which the projected ServiceAccount token is read again; the kubelet rotates it well before it expires.
 TOKEN_MAX_AGE = 60.0
-
-
-class _Session(httpx.AsyncClient):
-    """Hands requests straight to our transport.
-
-    httpx would look for cookies, redirects and steps of an auth flow, of which an API server has none: a quarter of the
-    CPU of a request.
-    """
-
-    def __init__(self, transport: AiohttpTransport, **options: Any) -> None:
-        super().__init__(transport=transport, **options)
-        self._direct = transport
-
-    async def send(self, request: httpx.Request, *, stream: bool = False, **_options: Any) -> httpx.Response:
-        """Send one request; without ``stream``, the body has been read."""
-        response = await self._direct.exchange(request, stream=stream)
-        response.request = request
-        return response
 
 
 class FastApi(kr8s.asyncio.Api):
@@ -56,7 +37,6 @@ class FastApi(kr8s.asyncio.Api):
         self._user_agent = user_agent
         self._clock = clock or SystemClock()
         self._transport: AiohttpTransport | None = None
-        self._root = ""
         self._token_file: Path | None = None
         self._token_read = 0.0
         #: Counts logins, so that many 401s of one expiry lead to one login.
@@ -73,7 +53,7 @@ class FastApi(kr8s.asyncio.Api):
     def _construct_url(self, version: str = "v1", base: str = "", namespace: str | None = None, url: str = "") -> str:
         # Whole paths: kr8s would add a slash to them. Made absolute, as httpx takes longest to join two halves.
         if base and not (version or namespace or url):
-            return self._root + base
+            return self.server.rstrip("/") + base
         return super()._construct_url(version, base, namespace, url)
 
     async def _create_session(self) -> None:
@@ -93,9 +73,8 @@ class FastApi(kr8s.asyncio.Api):
                 session = httpx.AsyncClient(verify=context, proxy=self.auth.proxy, **options)
             else:
                 self._transport = AiohttpTransport(context, proxy=self.auth.proxy)
-                session = _Session(self._transport, **options)
+                session = DirectClient(self._transport, **options)
             self._session = session
-            self._root = str(self.auth.server).rstrip("/")
         elif self._transport is not None:
             self._transport.ssl_context = context
         if self.auth.token:

@@ -28,6 +28,10 @@ from runtime.usable import Waiting, usable_before_signal
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+#: Seconds that a cluster may lack something before more than a line of the log is made of it: servers that start lack
+#: much for a moment.
+PATIENCE = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -38,7 +42,7 @@ class Program:
     :param reads: resources it cannot work without, in the order in which a cluster that lacks them is told of
     :param remedies: by apiVersion, what to do where the API server does not serve it
     :param add_to: registers all that runs with the manager
-    :param meanwhile: runs while the process waits for the cluster, until it is cancelled
+    :param meanwhile: runs while the process leads and waits for what only a person can mend, until it is cancelled
     """
 
     name: str
@@ -111,14 +115,32 @@ async def take_part(
     """
     # Not bound to leadership: the Lease is written by who does not lead.
     client = make_client()
-    meanwhile = functools.partial(program.meanwhile, client, clock) if program.meanwhile is not None else None
+
+    def elect() -> tuple[LeaseElection | None, Client]:
+        """Return a part in the election, and the client of what is done by it."""
+        if not leader_elect:
+            return None, client
+        election = LeaseElection(client, clock, name=program.name, namespace=program.namespace, identity=identity)
+        return election, make_client(before_write=election.check)
+
+    async def meanwhile(waiting: Waiting) -> None:
+        await clock.sleep(PATIENCE)
+        while not waiting.lacks:
+            await clock.sleep(PATIENCE)
+        election, worker = elect()
+        if election is not None:
+            await election.acquire()
+        async with anyio.create_task_group() as group:
+            if program.meanwhile is not None:
+                group.start_soon(program.meanwhile, worker, clock, waiting)
+            if election is not None:
+                await election.hold()
+                group.cancel_scope.cancel()
+
     if not await usable_before_signal(client, clock, program.reads, program.remedies, meanwhile):
         return 0
     while True:
-        election, worker = None, client
-        if leader_elect:
-            election = LeaseElection(client, clock, name=program.name, namespace=program.namespace, identity=identity)
-            worker = make_client(before_write=election.check)
+        election, worker = elect()
         manager = collector.manager = Manager(clock, election=election)
         program.add_to(worker, clock, manager)
         status = await manager.run()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import httpx
@@ -88,6 +89,24 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+class DirectClient(httpx.AsyncClient):
+    """An httpx client that hands requests straight to our transport.
+
+    httpx would look for cookies, redirects and steps of an auth flow, of which an API server has none: a quarter of the
+    CPU of a request.
+    """
+
+    def __init__(self, transport: AiohttpTransport, **options: Any) -> None:
+        super().__init__(transport=transport, **options)
+        self._direct = transport
+
+    async def send(self, request: httpx.Request, *, stream: bool = False, **_options: Any) -> httpx.Response:
+        """Send one request; without ``stream``, the body has been read."""
+        response = await self._direct.exchange(request, stream=stream)
+        response.request = request
+        return response
 
 
 class _Body(httpx.AsyncByteStream):

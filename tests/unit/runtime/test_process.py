@@ -6,7 +6,9 @@ import functools
 import gc
 import signal
 import weakref
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import pytest
@@ -18,9 +20,10 @@ from runtime.exchange import RequestStatistics
 from runtime.loop import LoopStatistics
 from runtime.manager import Manager
 from runtime.metrics import ProcessCollector
-from runtime.process import Program, take_part
+from runtime.process import PATIENCE, Program, take_part
 from runtime.resources import LEASES
-from tests.unit.fakes.apiserver import FakeApiServer
+from runtime.usable import Waiting
+from tests.unit.fakes.apiserver import FakeApiServer, status
 
 from .things import THINGS, make, thing
 
@@ -34,6 +37,7 @@ class World:
     server: FakeApiServer
     clock: FakeClock
     leader_elect: bool = True
+    meanwhile: Callable[[Client, Clock, Waiting], Coroutine[Any, Any, Any]] | None = None
     clients: list[Client] = field(default_factory=list)
     managers: list[Manager] = field(default_factory=list)
     crash: anyio.Event = field(default_factory=anyio.Event)
@@ -50,7 +54,7 @@ class World:
         raise RuntimeError("crashed")
 
     async def run(self) -> None:
-        program = Program("p", "ours", [THINGS], {}, self.add_to)
+        program = Program("p", "ours", [THINGS], {}, self.add_to, self.meanwhile)
         collector = ProcessCollector("p", RequestStatistics(), LoopStatistics())
         make_client = functools.partial(self.server.client, self.clock)
         self.status = await take_part(program, self.clock, make_client, collector, self.leader_elect, "me")
@@ -119,6 +123,44 @@ async def test_a_crash_ends_it_whoever_leads(world: World) -> None:
     await world.run()
     assert world.status == 1
     assert len(world.managers) == 1
+
+
+async def test_what_it_says_while_it_waits_it_says_as_the_leader(
+    world: World, server: FakeApiServer, clock: FakeClock
+) -> None:
+    said: list[str] = []
+
+    async def meanwhile(client: Client, _clock: Clock, waiting: Waiting) -> None:
+        await client.create(THINGS, thing("word"), "ns")
+        said.append(waiting.lacks)
+        await anyio.sleep_forever()
+
+    world.meanwhile = meanwhile
+    fault = server.fail(status(404, "NotFound"), path="/things", verb="GET", times=10**6)
+    world.lease("another")
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.run)
+        await clock.advance(PATIENCE + 14)
+        assert said == [], "the other may lead"
+        assert [r for r in server.requests if r.verb != "GET"] == []
+        await clock.advance(5)
+        assert ["test.dev/v1" in line for line in said] == [True]
+        server.faults.remove(fault)
+        await clock.advance(40)
+        assert world.managers[0].leading, "and goes on to work without waiting for itself"
+        world.managers[0].stop("test")
+
+
+async def test_what_a_starting_server_lacks_for_a_moment_is_not_told(
+    world: World, server: FakeApiServer, clock: FakeClock
+) -> None:
+    world.meanwhile = None
+    server.fail(status(403, "Forbidden"), path="/things", verb="GET", times=2)
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.run)
+        await clock.advance(PATIENCE)
+        assert world.managers[0].leading
+        world.managers[0].stop("test")
 
 
 async def test_without_election_it_works_at_once_and_writes_no_lease(world: World, server: FakeApiServer) -> None:

@@ -20,6 +20,7 @@ import kr8s.asyncio
 import pytest
 import yaml
 
+import runtime.kr8s_seam
 import runtime.kubeconfig
 from runtime.client import Client
 from runtime.clock import FakeClock, SystemClock
@@ -61,6 +62,10 @@ async def connected(server: FakeApiServer, tmp_path: Path, **user: Any) -> Async
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_stays_small() -> None:
+    assert len(inspect.getsource(runtime.kr8s_seam).splitlines()) <= 150
 
 
 def test_private_names_that_are_overridden_exist() -> None:
