@@ -26,6 +26,8 @@ from runtime.clock import Clock
 from runtime.errors import Idle, Unauthorized, Unreachable, from_response
 
 JSON = "application/json"
+#: Bytes of one watch event; etcd takes objects of 1.5 MB, and this is what no server sends unless it has gone mad.
+MAX_LINE = 32 * 1024 * 1024
 #: Seconds of work without a pause before other tasks get a turn.
 SLICE = 0.005
 
@@ -267,6 +269,9 @@ class Exchange:
                 idle.last = now
                 lines = (rest + chunk).split(b"\n")
                 rest = lines.pop()
+                if len(rest) > MAX_LINE:
+                    text = f"a line of more than {MAX_LINE} bytes"
+                    raise Unreachable(text, request.verb, request.path, ambiguous=False, server=self.api.server)
                 for line in lines:
                     if line:
                         on_line(line)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from runtime import exchange
 from runtime.clock import FakeClock, settle
 from runtime.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound, TooManyRequests, Unreachable
 from runtime.exchange import CallNext, Request, Response
@@ -195,6 +196,25 @@ async def test_watch_lines_joins_chunks(clock: FakeClock) -> None:
     await client.watch_lines(THINGS, lines.append, resource_version="1", on_open=lambda: opened.append(True))
     assert lines == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
     assert opened == [True]
+
+
+async def test_a_line_without_end_is_given_up(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MAX_LINE", 1000)
+    sent = 0
+
+    async def chunks() -> Any:
+        nonlocal sent
+        while True:
+            sent += 300
+            yield b"x" * 300
+
+    async def interceptor(request: Request, _next: CallNext) -> Response:
+        return Response(200, chunks=chunks())
+
+    client = FakeApiServer().client(clock, interceptors=[interceptor])
+    with pytest.raises(Unreachable, match="more than 1000 bytes"):
+        await client.watch_lines(THINGS, lambda _line: None, resource_version="1")
+    assert sent == 1200
 
 
 async def test_what_on_line_raises_ends_the_watch(server: FakeApiServer, clock: FakeClock) -> None:
