@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sized
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,7 +20,7 @@ from runtime.clock import Clock, wait_for
 
 K = TypeVar("K", bound=Hashable)
 
-#: After this many keys taken by priority, the one that waits longest is next: low priority does not starve.
+#: One in so many keys taken is the one that waits longest, whatever its priority: none starves.
 FAIRNESS = 16
 
 
@@ -74,7 +74,7 @@ class RateLimitingQueue(Generic[K]):
         self._wakeup = anyio.Event()
         self._idle = anyio.Event()
         self._shut_down = False
-        self._turn = 0
+        self._taken = 0
         self._adds = 0
         self._retries = 0
 
@@ -105,7 +105,7 @@ class RateLimitingQueue(Generic[K]):
             return
         self._deadlines[key] = (deadline, priority)
         heapq.heappush(self._delayed, (deadline, next(self._sequence), key))
-        if len(self._delayed) > 64 and len(self._delayed) > 2 * len(self._deadlines):
+        if _outgrown(self._delayed, self._deadlines):
             live = {key: deadline for key, (deadline, _) in self._deadlines.items()}
             self._delayed = [item for item in self._delayed if live.get(item[2]) == item[0]]
             heapq.heapify(self._delayed)
@@ -134,19 +134,15 @@ class RateLimitingQueue(Generic[K]):
 
     def _mark(self, key: K, priority: int) -> None:
         entry = self._dirty.get(key)
+        held = key in self._processing  # then queued by done()
         if entry is None:
             entry = self._dirty[key] = _Entry(priority, next(self._sequence), self._clock.monotonic())
-            if key in self._processing:
-                return  # queued by done()
+            if not held:
+                self._enqueue(key, entry)
         elif priority > entry.priority:
             entry.priority = priority
-            if key in self._processing:
-                return
-            heapq.heappush(self._by_priority, (-priority, entry.sequence, key))
-            return
-        else:
-            return
-        self._enqueue(key, entry)
+            if not held:
+                heapq.heappush(self._by_priority, (-priority, entry.sequence, key))
 
     def _enqueue(self, key: K, entry: _Entry) -> None:
         heapq.heappush(self._by_priority, (-entry.priority, entry.sequence, key))
@@ -162,10 +158,9 @@ class RateLimitingQueue(Generic[K]):
         """
         while True:
             self._promote()
-            if self._by_age:
-                key = self._pop()
-                if key is not None:
-                    return key
+            key = self._pop()
+            if key is not None:
+                return key
             if self._shut_down:
                 raise QueueShutDown(self.name)
             event = self._wakeup
@@ -181,13 +176,11 @@ class RateLimitingQueue(Generic[K]):
         self._check_idle()
 
     def _pop(self) -> K | None:
-        self._turn += 1
-        if self._turn % FAIRNESS == 0:
+        if (self._taken + 1) % FAIRNESS == 0:
             while self._by_age:
                 sequence, key = self._by_age.popleft()
                 if self._waits(key, sequence):
                     return self._take(key)
-            return None
         while self._by_priority:
             _, sequence, key = heapq.heappop(self._by_priority)
             if self._waits(key, sequence):
@@ -196,15 +189,15 @@ class RateLimitingQueue(Generic[K]):
 
     def _waits(self, key: K, sequence: int) -> bool:
         entry = self._dirty.get(key)
-        return entry is not None and entry.sequence == sequence and key not in self._processing
+        return entry is not None and entry.sequence == sequence
 
     def _take(self, key: K) -> K:
         del self._dirty[key]
+        self._taken += 1
         self._processing[key] = self._clock.monotonic()
-        # Stale entries go when they surface, or here once they outnumber the live ones.
-        if len(self._by_age) > 64 and len(self._by_age) > 2 * len(self._dirty):
+        if _outgrown(self._by_age, self._dirty):
             self._by_age = deque(item for item in self._by_age if self._waits(item[1], item[0]))
-        if len(self._by_priority) > 64 and len(self._by_priority) > 2 * len(self._dirty):
+        if _outgrown(self._by_priority, self._dirty):
             self._by_priority = [item for item in self._by_priority if self._waits(item[2], item[1])]
             heapq.heapify(self._by_priority)
         return key
@@ -271,3 +264,8 @@ class RateLimitingQueue(Generic[K]):
             longest_processing=max((now - since for since in self._processing.values()), default=0.0),
             shutting_down=self._shut_down,
         )
+
+
+def _outgrown(entries: Sized, live: Sized) -> bool:
+    """Stale entries go when they surface, or all at once when there are as many of them as live ones."""
+    return len(entries) > max(64, 2 * len(live))

@@ -67,23 +67,23 @@ def mutants_of(module: str, tree: ast.Module) -> list[Mutant]:
     """All faults that can be planted in ``tree``, each with a name that outlives a change elsewhere."""
     found: list[Mutant] = []
     names: Counter[tuple[str, str]] = Counter()
-    for function, node in _code(tree, ""):
-        for what, owner, field, value in _faults(node):
+    for function, node, parent in _code(tree, tree, ""):
+        for what, owner, field, value in _faults(node, parent):
             names[function, what] += 1
             nth = names[function, what]
             found.append(Mutant(module, function, f"{what} #{nth}" if nth > 1 else what, owner, field, value))
     return found
 
 
-def _code(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
-    yield function or "<module>", node
+def _code(node: ast.AST, parent: ast.AST, function: str) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+    yield function or "<module>", node, parent
     for field, value in ast.iter_fields(node):
         if field in _NOT_CODE or (field == "keywords" and isinstance(node, ast.ClassDef)):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not isinstance(child, ast.Assert) and not _alias(child, function):
                 named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-                yield from _code(child, f"{function}.{child.name}".lstrip(".") if named else function)  # type: ignore[attr-defined]
+                yield from _code(child, node, f"{function}.{child.name}".lstrip(".") if named else function)  # type: ignore[attr-defined]
 
 
 def _alias(node: ast.AST, function: str) -> bool:
@@ -99,7 +99,7 @@ def _alias(node: ast.AST, function: str) -> bool:
 Fault = tuple[str, ast.AST, str, Any]
 
 
-def _faults(node: ast.AST) -> Iterator[Fault]:
+def _faults(node: ast.AST, parent: ast.AST) -> Iterator[Fault]:
     match node:
         case ast.Compare(ops=[op]):
             for other in _COMPARISONS[type(op)]:
@@ -111,10 +111,10 @@ def _faults(node: ast.AST) -> Iterator[Fault]:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield _swap(node, "operand", ast.UnaryOp(ast.Not(), operand))
         case ast.Constant(value=bool()):
-            yield f"{node.value} → {not node.value}", node, "value", not node.value
+            yield _swap(node, "value", not node.value, shown=parent)
         case ast.Constant(value=int() | float() as number):
             for other in (number + 1, number - 1):
-                yield f"{number} → {other}", node, "value", other
+                yield _swap(node, "value", other, shown=parent)
         case ast.Return(value=value) if value is not None and not (isinstance(value, ast.Constant) and not value.value):
             yield _swap(node, "value", None)
         case ast.Call():
@@ -176,14 +176,17 @@ def _plain(test: ast.expr) -> bool:
     return not isinstance(test, ast.Constant | ast.Compare | ast.UnaryOp)
 
 
-def _swap(node: ast.AST, field: str, value: Any) -> Fault:
-    before, old = _text(node), getattr(node, field)
+def _swap(node: ast.AST, field: str, value: Any, *, shown: ast.AST | None = None) -> Fault:
+    """A fault told by what stands around it, before and after."""
+    shown = node if shown is None or isinstance(shown, ast.arguments) else shown
+    old, before = getattr(node, field), _text(shown)
     setattr(node, field, value)
-    after = _text(node)
+    after = _text(shown)
     setattr(node, field, old)
     return f"{before} → {after}", node, field, value
 
 
 def _text(node: ast.AST) -> str:
-    text = " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
+    lines = ast.unparse(ast.fix_missing_locations(node)).splitlines()
+    text = " ".join((lines[0] if hasattr(node, "body") else " ".join(lines)).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

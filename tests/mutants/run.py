@@ -157,21 +157,25 @@ def true_seconds(module: str, tests: Iterable[str]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def judge(module: str, chosen: str, jobs: int) -> list[Verdict]:
-    """Every mutant of ``module`` whose name contains ``chosen``."""
+def judge(module: str, chosen: str, *, jobs: int, quick: bool) -> list[Verdict]:
+    """Every mutant of ``module`` whose name contains ``chosen``; ``quick``: no machine for what the examples kill."""
     tree, mutants = parse(module)
     verdicts = [Verdict(mutant) for mutant in mutants if chosen in str(mutant)]
     suite = SUITES[module]
-    tests = {"machines": suite.machines, "examples": suite.examples}
+    tests = {kind: names for kind, names in (("machines", suite.machines), ("examples", suite.examples)) if names}
     limits = {kind: 5 + 4 * true_seconds(module, names) for kind, names in tests.items()}
     waiting = [(verdict, kind) for verdict in reversed(verdicts) for kind in tests]
     running: dict[int, tuple[Verdict, str]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
             verdict, kind = waiting.pop()
-            running[fork(tests[kind], module, tree, verdict.mutant, limits[kind])] = verdict, kind
-        pid, status = os.wait()
-        verdict, kind = running.pop(pid)
-        if status:
-            verdict.killed.add(kind)
+            if not (quick and verdict.killed):
+                running[fork(tests[kind], module, tree, verdict.mutant, limits[kind])] = verdict, kind
+        if running:
+            pid, status = os.wait()
+            verdict, kind = running.pop(pid)
+            if status:
+                verdict.killed.add(kind)
+            if os.environ.get("TRACE"):
+                print(kind, status, verdict.mutant, flush=True)
     return verdicts

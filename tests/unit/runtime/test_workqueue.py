@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from runtime.clock import FakeClock, settle
-from runtime.workqueue import FAIRNESS, QueueShutDown, RateLimitingQueue
+from runtime.workqueue import FAIRNESS, QueueShutDown, QueueStatistics, RateLimitingQueue
 
 from .things import running
 
@@ -84,13 +84,32 @@ async def test_a_later_add_raises_the_priority_and_never_lowers_it(queue: RateLi
     assert len(queue) == 0
 
 
-async def test_low_priority_does_not_starve(queue: RateLimitingQueue[str]) -> None:
+async def test_one_in_sixteen_is_the_one_that_waits_longest(queue: RateLimitingQueue[str]) -> None:
     queue.add("patient", -10)
-    taken = []
-    for n in range(2 * FAIRNESS):
+    queue.add("next", -10)
+    for n in range(50):
         queue.add(f"urgent{n}", 10)
-        taken.append(await queue.get())
-    assert "patient" in taken
+    taken = [await queue.get() for _ in range(2 * FAIRNESS)]
+    assert FAIRNESS == 16
+    assert (taken.index("patient"), taken.index("next")) == (15, 31)
+    assert [key for key in taken if key.startswith("urgent")] == [f"urgent{n}" for n in range(30)]
+
+
+async def test_a_delayed_add_has_a_priority_too(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
+    queue.add_after("low", 1, -1)
+    queue.add_after("normal", 1)
+    queue.add_after("failed", 1)
+    queue.add_rate_limited("failed again")
+    queue.add_after("at once", 0)
+    queue.add("before", 1)
+    queue.add_after("high", 1, 1)
+    queue.add_after("high at once", 0, 2)
+    queue.add_rate_limited("failed high", 3)
+    clock.tick(1)
+    assert [await queue.get() for _ in range(9)] == [
+        *("failed high", "high at once", "before", "high", "at once"),
+        *("failed again", "normal", "failed", "low"),
+    ]
 
 
 async def test_of_two_delays_the_earlier_counts(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
@@ -145,14 +164,15 @@ async def test_backoff_doubles_to_its_cap_and_is_forgotten(clock: FakeClock) -> 
 
 async def test_backoff_of_a_long_series_does_not_overflow(clock: FakeClock) -> None:
     queue: RateLimitingQueue[str] = RateLimitingQueue(clock)
-    assert [queue.add_rate_limited("a") for _ in range(3000)][-1] == 1000
+    delays = [queue.add_rate_limited("a") for _ in range(3000)]
+    assert (delays[0], delays[-1]) == (0.005, 1000)
 
 
 async def test_shut_down_drains(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
     ended: list[str] = []
 
     async def waiter() -> None:
-        with pytest.raises(QueueShutDown):
+        with pytest.raises(QueueShutDown, match="test"):
             await queue.get()
         ended.append("waiter")
 
@@ -180,6 +200,18 @@ async def test_shut_down_drains(queue: RateLimitingQueue[str], clock: FakeClock)
     assert queue.statistics.delayed == 0
 
 
+async def test_what_is_due_at_the_end_is_drained(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
+    queue.add_after("due", 1)
+    queue.add_after("not yet", 2)
+    clock.tick(1)
+    queue.shut_down()
+    assert await queue.get() == "due"
+    queue.done("due")
+    with pytest.raises(QueueShutDown):
+        await queue.get()
+    await queue.wait_idle()
+
+
 async def test_shut_down_without_draining(queue: RateLimitingQueue[str]) -> None:
     queue.add("a")
     await queue.get()
@@ -203,6 +235,49 @@ async def test_statistics(queue: RateLimitingQueue[str], clock: FakeClock) -> No
     found = queue.statistics
     assert (found.depth, found.processing, found.delayed, found.failing, found.retries) == (1, 1, 2, 1, 1)
     assert (found.oldest_wait, found.longest_processing) == (7, 4)
+
+
+async def test_statistics_of_a_queue_without_keys(queue: RateLimitingQueue[str]) -> None:
+    assert queue.statistics == QueueStatistics(0, 0, 0, 0, 0, 0, 0.0, 0.0, False)
+    queue.shut_down()
+    assert queue.statistics == QueueStatistics(0, 0, 0, 0, 0, 0, 0.0, 0.0, True)
+
+
+@pytest.mark.parametrize(("live", "most"), [(1, 64), (100, 200)])
+async def test_replaced_delays_take_no_more_room_than_those_that_run(
+    queue: RateLimitingQueue[int], clock: FakeClock, live: int, most: int
+) -> None:
+    sizes = []
+    for turn in range(500):
+        queue.add_after(turn % live, 10_000 - turn)
+        sizes.append(len(queue._delayed))
+    assert max(sizes) == most
+    clock.tick(10_000)
+    assert [await queue.get() for _ in range(min(live, 15))] == [(499 - n) % live for n in range(min(live, 15))]
+
+
+@pytest.mark.parametrize(("live", "most"), [(20, 64), (100, 200)])
+async def test_taken_keys_take_no_more_room_than_those_that_wait(
+    queue: RateLimitingQueue[int], live: int, most: int
+) -> None:
+    """By age they are forgotten when they come up by priority, and those of a priority that was raised by neither."""
+    for key in range(live):
+        queue.add(key, key % 3)
+    by_age, by_priority = [], []
+    for _ in range(1000):
+        queue.add(-1, -5)
+        queue.add(-1, 5)
+        key = await queue.get()
+        by_age.append(len(queue._by_age))
+        by_priority.append(len(queue._by_priority))
+        queue.done(key)
+        if key != -1:
+            queue.add(key, key % 3)
+    assert (max(by_age), max(by_priority)) == (most, most)
+    rest = [await queue.get() for _ in range(len(queue))]
+    by_priority_alone = [key % 3 for n, key in enumerate(rest, 1001) if n % FAIRNESS]
+    assert by_priority_alone == sorted(by_priority_alone, reverse=True)
+    assert sorted(rest) == list(range(live))
 
 
 async def test_memory_stays_bounded(queue: RateLimitingQueue[str], clock: FakeClock) -> None:

@@ -1,19 +1,30 @@
-"""Against a model that keeps everything: which keys want processing, which are held, and which are overdue."""
+"""Against a model that keeps everything: which keys want processing, in which order, which are held, which are overdue."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.clock import FakeClock, settle
-from runtime.workqueue import QueueShutDown, RateLimitingQueue
+from runtime.workqueue import FAIRNESS, QueueShutDown, RateLimitingQueue
 
 keys = st.sampled_from(["a", "b", "c", "d", "e"])
+priorities = st.integers(-2, 2)
 WORKERS = 2
+BASE, CAP = 0.25, 3.0
+
+
+@dataclass
+class Want:
+    priority: int
+    nth: int
+    since: float
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -23,14 +34,21 @@ class QueueMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.runner = asyncio.Runner()
         self.clock = FakeClock()
-        self.wanted: set[str] = set()
-        self.deadlines: dict[str, float] = {}
+        self.count = itertools.count()
+        self.wanted: dict[str, Want] = {}
+        self.deadlines: dict[str, tuple[float, int, int]] = {}
+        self.failures: dict[str, int] = {}
+        self.adds = 0
+        self.retries = 0
+        self.taken = 0
         self.held: dict[str, asyncio.Event] = {}
+        self.held_since: dict[str, float] = {}
         self.closed = False
 
         async def begin() -> list[asyncio.Task[None]]:
-            self.queue: RateLimitingQueue[str] = RateLimitingQueue(self.clock)
+            self.queue: RateLimitingQueue[str] = RateLimitingQueue(self.clock, base=BASE, cap=CAP)
             tasks = [asyncio.ensure_future(self.worker()) for _ in range(WORKERS)]
+            self.idle = asyncio.ensure_future(self.queue.wait_idle())
             await settle()
             return tasks
 
@@ -41,45 +59,84 @@ class QueueMachine(RuleBasedStateMachine):
             try:
                 key = await self.queue.get()
             except QueueShutDown:
+                assert self.closed
+                assert not self.ready, "what waited at the end is handed out"
                 return
             assert key not in self.held, "two workers hold one key"
             self.fall_due()
             assert key in self.wanted, "nobody asked for this"
-            self.wanted.discard(key)
+            self.taken += 1
+            if self.taken % FAIRNESS:
+                first = min(self.ready, key=lambda k: (-self.wanted[k].priority, self.wanted[k].nth))
+                assert key == first, "by priority, then by age"
+            del self.wanted[key]
             release = self.held[key] = asyncio.Event()
+            self.held_since[key] = self.clock.monotonic()
             try:
                 await release.wait()
             finally:
-                del self.held[key]
+                del self.held[key], self.held_since[key]
                 self.queue.done(key)
 
-    def fall_due(self) -> None:
-        now = self.clock.monotonic()
-        for key in [key for key, deadline in self.deadlines.items() if deadline <= now]:
-            del self.deadlines[key]
-            self.wanted.add(key)
+    @property
+    def ready(self) -> list[str]:
+        return [key for key in self.wanted if key not in self.held]
 
-    def delay(self, key: str, seconds: float) -> None:
+    def want(self, key: str, priority: int) -> None:
+        known = self.wanted.get(key)
+        if known is None:
+            self.wanted[key] = Want(priority, next(self.count), self.clock.monotonic())
+        else:
+            known.priority = max(known.priority, priority)
+
+    def fall_due(self) -> None:
+        """When the queue looks: a worker asks, or a delay is added."""
+        now = self.clock.monotonic()
+        for key, (deadline, _, priority) in sorted(self.deadlines.items(), key=lambda item: item[1]):
+            if deadline <= now:
+                del self.deadlines[key]
+                self.want(key, priority)
+
+    def is_added(self, key: str, priority: int) -> None:
+        if not self.closed:
+            self.adds += 1
+            self.want(key, priority)
+            self.deadlines.pop(key, None)
+
+    def delay(self, key: str, seconds: float, priority: int) -> None:
         if not self.closed:
             self.fall_due()
             deadline = self.clock.monotonic() + seconds
-            self.deadlines[key] = min(deadline, self.deadlines.get(key, deadline))
+            if key not in self.deadlines or deadline < self.deadlines[key][0]:
+                self.deadlines[key] = (deadline, next(self.count), priority)
 
-    @rule(key=keys, priority=st.integers(-2, 2))
+    @rule(key=keys, priority=priorities)
     def add(self, key: str, priority: int) -> None:
         self.queue.add(key, priority)
-        if not self.closed:
-            self.wanted.add(key)
-            self.deadlines.pop(key, None)
+        self.is_added(key, priority)
 
-    @rule(key=keys, seconds=st.sampled_from([1.0, 2.0, 5.0, 9.0]))
-    def add_after(self, key: str, seconds: float) -> None:
-        self.queue.add_after(key, seconds)
-        self.delay(key, seconds)
+    @rule(key=keys, seconds=st.sampled_from([0.0, 1.0, 2.0, 5.0, 9.0]), priority=priorities)
+    def add_after(self, key: str, seconds: float, priority: int) -> None:
+        self.queue.add_after(key, seconds, priority)
+        if seconds:
+            self.delay(key, seconds, priority)
+        else:
+            self.is_added(key, priority)
+
+    @rule(key=keys, priority=priorities, at_least=st.sampled_from([0.0, 1.5]))
+    def fail(self, key: str, priority: int, at_least: float) -> None:
+        failures = self.failures.get(key, 0)
+        self.failures[key] = failures + 1
+        self.retries += 1
+        assert self.queue.failures(key) == failures
+        delay = self.queue.add_rate_limited(key, priority, at_least=at_least)
+        assert delay == max(at_least, min(CAP, BASE * 2**failures))
+        self.delay(key, delay, priority)
 
     @rule(key=keys)
-    def fail(self, key: str) -> None:
-        self.delay(key, self.queue.add_rate_limited(key))
+    def forget(self, key: str) -> None:
+        self.queue.forget(key)
+        self.failures.pop(key, None)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
     def pass_time(self, seconds: float) -> None:
@@ -110,25 +167,35 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed)
     @rule(drain=st.booleans())
     def shut_down(self, drain: bool) -> None:
-        self.closed = True
         self.queue.shut_down(drain=drain)
         self.fall_due()
+        self.closed = True
         self.deadlines.clear()
         if not drain:
             self.wanted.clear()
 
     @invariant()
-    def no_lost_wake_up(self) -> None:
+    def agrees(self) -> None:
         if not hasattr(self, "runner"):
             return
         self.runner.run(settle())
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
-        self.fall_due()
-        free = WORKERS - len(self.held)
-        ready = {key for key in self.wanted if key not in self.held}
-        assert not (free and ready), "a worker is free and a key waits"
+        if len(self.held) < WORKERS:
+            self.fall_due()
+            assert not self.ready, "a worker is free and a key waits"
+        now, found = self.clock.monotonic(), self.queue.statistics
+        assert len(self.queue) == found.depth == len(self.wanted)
+        assert found.processing == len(self.held)
+        assert found.delayed == len(self.deadlines)
+        assert found.failing == len(self.failures)
+        assert (found.adds, found.retries) == (self.adds, self.retries)
+        # A worker that waits sees a delay end in the middle of pass_time.
+        assert found.oldest_wait >= max((now - want.since for want in self.wanted.values()), default=0)
+        assert found.longest_processing == max((now - since for since in self.held_since.values()), default=0)
+        assert found.shutting_down is self.closed
+        assert self.idle.done() is (self.closed and not self.wanted and not self.held)
 
     def teardown(self) -> None:
         if not hasattr(self, "runner"):
@@ -147,7 +214,7 @@ class QueueMachine(RuleBasedStateMachine):
         try:
             self.runner.run(end())
             assert all(task.cancelled() or task.result() is None for task in self.tasks)
-            assert self.wanted == set(), "drained"
+            assert self.wanted == {}, "drained"
         finally:
             self.runner.close()
 
