@@ -124,8 +124,7 @@ class Reflector(Generic[T]):
         self._repeats = Repeats(clock)
         self._version: str | None = None  # where to resume; None: list first
         self._paging_expired = False
-        self._contact: float | None = None
-        self._running = False
+        self._contact: float | None = None  # when the server was heard last, while it runs
         #: Set when a list that began after it was asked for is handed on.
         self._refreshing: list[anyio.Event] = []
         self._watching = anyio.CancelScope()
@@ -134,25 +133,17 @@ class Reflector(Generic[T]):
     @property
     def healthy(self) -> bool:
         """True while it runs and has heard from the server lately; see :data:`CONTACT_LIMIT`."""
-        if not self._running or self._contact is None:
-            return False
-        return self._clock.monotonic() - self._contact <= CONTACT_LIMIT
-
-    @property
-    def resource_version(self) -> str | None:
-        """Where the next watch resumes; None before a list."""
-        return self._version
+        return self._contact is not None and self._clock.monotonic() - self._contact <= CONTACT_LIMIT
 
     async def run(self) -> NoReturn:
         """Run until cancelled. Whatever the server does is waited out; a programming error ends it."""
-        self._running = True
         try:
             while True:
                 delay = await self._round()
                 if delay is not None:
                     await self._clock.sleep(delay)
         finally:
-            self._running = False
+            self._contact = None
 
     async def refresh(self) -> None:
         """Return once the sink knows the state as it was at this call or later, read by a new list."""

@@ -107,12 +107,8 @@ class Store(Generic[T]):
         self._set(key, obj)
         return _changes(old, obj)
 
-    def remove(self, obj: T) -> tuple[Change[T], ...]:
-        """Forget the object of that name; ``obj`` is its last state."""
-        return self.remove_key(key_of(obj), obj)
-
     def remove_key(self, key: Key, last: T | None = None) -> tuple[Change[T], ...]:
-        """Forget by key, when the last state could not be read or is unknown."""
+        """Forget the object of that name; ``last`` is its last state, None when that is unknown or could not be read."""
         old = self._objects.pop(key, None)
         if old is None:
             return ()
@@ -161,7 +157,7 @@ class _Index(Generic[T]):
 
     def put(self, key: Key, obj: T) -> None:
         try:
-            values = tuple(self._fn(obj))
+            values = tuple(dict.fromkeys(self._fn(obj)))
         except Exception:
             log.exception("an index function failed; the object is not filed", index=self._name, key=key)
             values = ()
@@ -174,18 +170,17 @@ class _Index(Generic[T]):
         if values:
             self._filed[key] = values
         else:
-            self._filed.pop(key, None)
+            del self._filed[key]
 
     def drop(self, key: Key) -> None:
         self._unfile(key, self._filed.pop(key, ()))
 
     def _unfile(self, key: Key, values: Iterable[Hashable]) -> None:
         for value in values:
-            filed = self.keys.get(value)
-            if filed is not None:
-                filed.pop(key, None)
-                if not filed:
-                    del self.keys[value]
+            filed = self.keys[value]
+            del filed[key]
+            if not filed:
+                del self.keys[value]
 
 
 def _same(a: Object, b: Object) -> bool:

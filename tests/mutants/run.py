@@ -48,13 +48,15 @@ class Suite:
     machines: tuple[str, ...]
 
 
-QUEUE, READING, RECONCILE = "test_workqueue_machine.py", "test_informer_machine.py", "test_reconcile_machine.py"
+QUEUE, READING = "test_workqueue_machine.py", "test_informer_machine.py"
+RECONCILE, LEADING = "test_reconcile_machine.py", "test_election_machine.py"
 SUITES = {
     "workqueue": Suite(("test_workqueue.py", "test_controller.py"), (QUEUE,)),
     "informer": Suite(("test_informer.py",), (READING,)),
     "store": Suite(("test_store.py", "test_informer.py"), (READING,)),
     "reflector": Suite(("test_informer.py",), (READING,)),
-    "writes": Suite(("test_writes.py",), ()),
+    "writes": Suite(("test_writes.py",), (RECONCILE,)),
+    "election": Suite(("test_election.py",), (LEADING,)),
 }
 
 

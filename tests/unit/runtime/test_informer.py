@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import ClassVar
 
 import anyio
 import msgspec
@@ -11,8 +12,8 @@ from structlog.testing import capture_logs
 from runtime.client import Client
 from runtime.clock import FakeClock, settle
 from runtime.exchange import CallNext, Request, Response
-from runtime.informer import Informer
-from runtime.reflector import CONTACT_LIMIT
+from runtime.informer import Informer, InformerStatistics
+from runtime.reflector import CONTACT_LIMIT, ReflectorStatistics
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
 from .things import THINGS, Recorder, Thing, content, make, running, thing, truth
@@ -23,6 +24,13 @@ FORBIDDEN = (
     'things.test.dev is forbidden: User "system:serviceaccount:phalanx-system:controllers" cannot list resource '
     '"things" in API group "test.dev" at the cluster scope'
 )
+
+
+class Highest(random.Random):
+    """No luck with jitter."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
 
 
 async def test_lists_then_watches(server: FakeApiServer, clock: FakeClock) -> None:
@@ -38,6 +46,58 @@ async def test_lists_then_watches(server: FakeApiServer, clock: FakeClock) -> No
         assert content(informer) == truth(server)
         assert informer.healthy
     assert not informer.healthy, "a reflector that does not run is not healthy"
+
+
+async def test_counts(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a"))
+    server.put(THINGS, thing("unreadable", color=7))
+    server.fail(status(503, "ServiceUnavailable"), times=2, watch=False)
+    server.fail(status(503, "ServiceUnavailable"), watch=True)
+    informer = make(server, clock)
+    assert informer.statistics == InformerStatistics(0, False, False, 0, ReflectorStatistics())
+    async with running(informer.run):
+        await clock.advance(5)
+        server.put(THINGS, thing("b"))
+        server.put(THINGS, thing("b", size=2))
+        server.send_raw(b'{"type":"NEW","object":{"metadata":{}}}\n')
+        server.send_raw(b'{"type":"NEW","object":{"metadata":{}}}\n')
+        for _ in range(4):
+            server.bookmark()
+        await settle()
+        server.end_watches()
+        await settle()
+        expected = ReflectorStatistics(lists=1, watches=3, events=2, bookmarks=4, undecodable=3, failures=3)
+        assert informer.statistics == InformerStatistics(2, True, True, 0, expected)
+        before = informer.statistics
+        server.put(THINGS, thing("c"))
+        await settle()
+        assert before.reflector == expected, "a copy"
+
+
+async def test_not_healthy_before_the_first_answer(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    server.fail("refuse")
+    assert not informer.healthy
+    async with running(informer.run):
+        assert not informer.healthy
+        await clock.advance(1)
+        assert informer.healthy
+    assert not informer.healthy
+
+
+async def test_the_defaults_of_a_list_and_a_watch(server: FakeApiServer, clock: FakeClock) -> None:
+    class Bounds(random.Random):
+        bounds: ClassVar[list[int]] = []
+
+        def randint(self, a: int, b: int) -> int:
+            self.bounds += [a, b]
+            return b
+
+    async with running(make(server, clock, rng=Bounds()).run):
+        list_request, watch_request = server.requests
+        assert (list_request.params or {})["limit"] == "500"
+        assert (watch_request.params or {})["timeoutSeconds"] == "600"
+        assert Bounds.bounds == [300, 600]
 
 
 async def test_synced_means_the_handlers_know_all(server: FakeApiServer, clock: FakeClock) -> None:
@@ -218,6 +278,32 @@ async def test_a_server_that_hangs_up_at_once_is_not_asked_in_a_loop(server: Fak
         assert 3 < len(server.seen("GET", watch=True)) < 30
 
 
+async def test_a_server_that_hangs_up_after_events_is_not_asked_in_a_loop(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.put(THINGS, thing("a"))
+        server.bookmark()
+        server.bookmark()
+        await settle()
+        server.fail(Response(200, chunks=None), watch=True, times=1000)
+        server.end_watches()
+        await clock.advance(60)
+        assert 3 < len(server.seen("GET", watch=True)) < 30
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0.9, 1), (1.0, 0), (30.0, 0)])
+async def test_a_watch_is_short_below_a_second(
+    server: FakeApiServer, clock: FakeClock, seconds: float, waits: int
+) -> None:
+    async with running(make(server, clock).run):
+        await clock.advance(seconds)
+        server.end_watches()
+        await settle()
+        assert len(clock.slept) == waits
+
+
 async def test_a_silent_stream_is_given_up_and_resumed(server: FakeApiServer, clock: FakeClock) -> None:
     informer = make(server, clock)
     async with running(informer.run):
@@ -239,7 +325,7 @@ async def test_a_quiet_resource_alarms_nobody(server: FakeApiServer, clock: Fake
         async with running(informer.run):
             await clock.advance(76)
             assert len(server.seen("GET", watch=True)) == 2
-    assert [log for log in logs if log["log_level"] == "warning"] == []
+    assert logs == []
     assert informer.statistics.reflector.failures == 1
 
 
@@ -279,6 +365,12 @@ async def test_an_expired_continue_token_starts_the_list_over(server: FakeApiSer
         assert "limit" not in (server.seen("GET", watch=False)[-1].params or {}), "pages were too slow: all in one"
         assert content(informer) == truth(server)
         assert len(informer.store) == 5
+        server.end_watches("reset")
+        server.put(THINGS, thing("t8"))
+        server.compact()
+        await clock.advance(60)
+        assert (server.seen("GET", watch=False)[-1].params or {})["limit"] == "2", "for that time only"
+        assert content(informer) == truth(server)
 
 
 async def test_handler_exceptions_are_counted_and_harmless(server: FakeApiServer, clock: FakeClock) -> None:
@@ -294,9 +386,11 @@ async def test_handler_exceptions_are_counted_and_harmless(server: FakeApiServer
             server.put(THINGS, thing("a"))
             server.put(THINGS, thing("b"))
             await settle()
+            informer.add_handler(broken)
         assert seen.summary == ["add a", "add b"]
-        assert informer.statistics.handler_errors == 2
-        assert "broken" in logs[0]["handler"]
+        assert informer.statistics.handler_errors == 4
+        assert [(log["resource"], log["exc_info"]) for log in logs] == [("things.test.dev", True)] * 4
+        assert all("broken" in log["handler"] for log in logs)
 
 
 async def test_429_waits_as_long_as_it_is_told(server: FakeApiServer, clock: FakeClock) -> None:
@@ -310,10 +404,6 @@ async def test_429_waits_as_long_as_it_is_told(server: FakeApiServer, clock: Fak
 
 
 async def test_failures_back_off_to_a_cap_and_are_forgotten(server: FakeApiServer, clock: FakeClock) -> None:
-    class Highest(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            return b
-
     server.fail("refuse", times=9)
     informer = make(server, clock, rng=Highest())
     async with running(informer.run):
@@ -329,6 +419,26 @@ async def test_failures_back_off_to_a_cap_and_are_forgotten(server: FakeApiServe
         await clock.advance(5)
         # The reset is the first failure of a new series, and the refusal the second.
         assert clock.slept[9:] == [0.8, 1.6]
+
+
+async def test_an_outage_does_not_delay_the_list_that_follows_it(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock, rng=Highest())
+    async with running(informer.run):
+        server.fail("refuse", times=8)
+        server.end_watches("reset")
+        server.put(THINGS, thing("a"))
+        server.compact()
+        await clock.advance(0.8 + 1.6 + 3.2 + 6.4 + 12.8 + 25.6 + 30 * 3)
+        assert clock.slept[-1] == 0.8
+        await clock.advance(0.8)
+        assert content(informer) == truth(server)
+
+
+async def test_lists_that_expire_each_time_wait_longer_each_time(server: FakeApiServer, clock: FakeClock) -> None:
+    server.fail(status(410, "Expired"), times=4)
+    async with running(make(server, clock, rng=Highest()).run):
+        await clock.advance(20)
+        assert clock.slept == [0.8, 1.6, 3.2, 6.4]
 
 
 async def test_jitter_is_full(clock: FakeClock, server: FakeApiServer) -> None:
@@ -445,8 +555,12 @@ async def test_a_server_restored_to_an_older_state_is_listed_again(
 
 
 async def test_a_failing_list_says_so_once_a_minute_and_recovers(server: FakeApiServer, clock: FakeClock) -> None:
+    class Early(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return 0.86 * b
+
     server.fail(status(403, "Forbidden", FORBIDDEN), watch=False, times=40)
-    informer = make(server, clock)
+    informer = make(server, clock, rng=Early())
     with capture_logs() as logs:
         async with running(informer.run):
             await clock.advance(59)
@@ -455,13 +569,21 @@ async def test_a_failing_list_says_so_once_a_minute_and_recovers(server: FakeApi
             assert len(warnings) == 1
             assert "ServiceAccount phalanx-system/controllers" in warnings[0]["event"]
             assert "'list' on things.test.dev" in warnings[0]["event"]
+            assert warnings[0] | {"event": ""} == {
+                "event": "",
+                "log_level": "warning",
+                "resource": "things.test.dev",
+                "retry_in": 0.7,
+            }
             await clock.advance(240)
             warnings = [entry for entry in logs if entry["log_level"] == "warning"]
             assert 3 <= len(warnings) <= 5
             server.faults.clear()
             await clock.advance(31)
             assert informer.synced.is_set()
-    assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["reading again"]
+    assert [entry for entry in logs if entry["log_level"] == "info"] == [
+        {"event": "reading again", "log_level": "info", "resource": "things.test.dev"}
+    ]
 
 
 async def test_silence_longer_than_a_reconnect_is_unhealthy(server: FakeApiServer, clock: FakeClock) -> None:
@@ -469,13 +591,45 @@ async def test_silence_longer_than_a_reconnect_is_unhealthy(server: FakeApiServe
     async with running(informer.run):
         server.end_watches("reset")
         server.fail("refuse", times=10**6)
-        await clock.advance(CONTACT_LIMIT - 2)
+        await clock.advance(CONTACT_LIMIT)
+        assert CONTACT_LIMIT == 150
         assert informer.healthy
-        await clock.advance(4)
+        clock.tick(0.1)
         assert not informer.healthy
         server.faults.clear()
         await clock.advance(31)
         assert informer.healthy
+
+
+@pytest.mark.parametrize("sign", ["list", "event", "bookmark", "unknown", "unreadable", "end"])
+async def test_any_word_of_the_server_counts(server: FakeApiServer, clock: FakeClock, sign: str) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        await clock.advance(70)
+        match sign:
+            case "list":
+                server.fail("refuse", watch=True, times=10**6)
+                server.send_raw(b"not JSON\n")
+                await clock.advance(0.9)
+                assert len(server.seen("GET", watch=False)) == 2
+            case "event":
+                server.put(THINGS, thing("a"))
+            case "bookmark":
+                server.bookmark()
+            case "unknown":
+                server.send_raw(b'{"type":"NEW","object":{"metadata":{}}}\n')
+            case "unreadable":
+                server.put(THINGS, thing("a", size="big"))
+            case "end":
+                server.fail("refuse", times=10**6)
+                server.end_watches()
+        await settle()
+        server.fail("refuse", times=10**6)
+        server.end_watches("reset")
+        await clock.advance(149)
+        assert informer.healthy, "150 s after that, not after the watch began"
+        await clock.advance(2)
+        assert not informer.healthy
 
 
 async def test_a_programming_error_ends_the_reflector(server: FakeApiServer, clock: FakeClock) -> None:

@@ -8,7 +8,10 @@ from structlog.testing import capture_logs
 from runtime.objects import key_of
 from runtime.store import Change, Store
 
-from .things import Thing, local
+from .things import Meta, Thing, local
+
+
+KEY = ("ns", "a")
 
 
 def test_put_orders_by_version_within_a_uid() -> None:
@@ -23,16 +26,52 @@ def test_put_orders_by_version_within_a_uid() -> None:
     assert store.put(other) == (Change("delete", second, None), Change("add", None, other))
 
 
+@pytest.mark.parametrize(("held", "offered", "newer"), [("b", "a", True), ("a", "b", True), ("a", "a", False)])
+def test_versions_that_are_no_numbers_are_newer_when_they_differ(held: str, offered: str, newer: bool) -> None:
+    store: Store[Thing] = Store()
+    first, second = (Thing(Meta("a", "ns", "u", version)) for version in (held, offered))
+    store.put(first)
+    assert store.put(second) == ((Change("update", first, second),) if newer else ())
+    assert store.get_key(KEY) is (second if newer else first)
+
+
+def test_reading() -> None:
+    store: Store[Thing] = Store()
+    here, there, everywhere = local("a"), Thing(Meta("a", "other", "v", "1")), Thing(Meta("a", "", "w", "1"))
+    assert list(store.keys()) == []
+    for obj in (here, there, everywhere):
+        store.put(obj)
+    assert store.get_key(KEY) is store.get("ns", "a") is here
+    assert store.get(None, "a") is store.get("", "a") is everywhere
+    assert store.get("ns", "b") is store.get_key(("ns", "b")) is None
+    assert store.values() == list(store) == [here, there, everywhere]
+    assert store.values("other") == [there]
+    assert store.values("") == [everywhere]
+    assert list(store.keys()) == [KEY, ("other", "a"), ("", "a")]
+    assert KEY in store
+    assert ("ns", "b") not in store
+    assert len(store) == 3
+
+
+def test_the_same_state_listed_again_is_no_news() -> None:
+    store: Store[Thing] = Store()
+    held = local("a", rv=5)
+    store.put(held)
+    assert store.replace([local("a", rv=5)]) == []
+    assert store.get_key(KEY) is held
+    assert store.replace([local("a", uid="v", rv=5)])[0] == Change("delete", held, None), "the version says nothing"
+
+
 def test_remove() -> None:
     store: Store[Thing] = Store()
     held, last = local("a", rv=1), local("a", rv=2)
-    assert store.remove(held) == ()
+    assert store.remove_key(KEY, held) == ()
     store.put(held)
-    assert store.remove(last) == (Change("delete", held, last),)
+    assert store.remove_key(KEY, last) == (Change("delete", held, last),)
     assert ("ns", "a") not in store
     store.put(held)
     stranger = local("a", uid="v", rv=3)
-    assert store.remove(stranger) == (Change("delete", held, None),), "its last state is another object's"
+    assert store.remove_key(KEY, stranger) == (Change("delete", held, None),), "its last state is another object's"
 
 
 def test_replace_is_the_truth_even_when_older() -> None:
@@ -64,7 +103,8 @@ def test_an_index_that_fails_files_nothing() -> None:
     store.add_index("bad", lambda o: [1 // o.spec.size])
     with capture_logs() as logs:
         store.put(local("a", size=0))
-    assert logs[0]["index"] == "bad"
+    [line] = logs
+    assert (line["index"], line["key"], line["exc_info"]) == ("bad", KEY, True)
     store.put(local("a", rv=2, size=1))
     assert [key_of(o) for o in store.by_index("bad", 1)] == [("ns", "a")]
     store.put(local("a", rv=3, size=0))
@@ -81,11 +121,33 @@ def test_index_names() -> None:
     assert store.by_index("x", "nothing") == []
 
 
+def test_an_index_holds_what_was_there_before_it() -> None:
+    store: Store[Thing] = Store()
+    first, second = local("a", color="red"), local("b", color="blue")
+    store.put(first)
+    store.put(second)
+    store.add_index("color", lambda o: [o.spec.color])
+    assert store.by_index("color", "red") == [first]
+    assert store.by_index("color", "blue") == [second]
+
+
+def test_an_object_is_filed_again_after_it_was_not() -> None:
+    store: Store[Thing] = Store()
+    store.add_index("color", lambda o: [o.spec.color, o.spec.color] if o.spec.color else [])
+    for rv, color in enumerate(["red", "", "red", "blue"], 1):
+        store.put(local("a", rv=rv, color=color))
+        assert [o.spec.color for o in store.by_index("color", "red")] == (["red"] if color == "red" else [])
+    store.put(local("b", color="blue"))
+    store.remove_key(KEY)
+    assert [o.metadata.name for o in store.by_index("color", "blue")] == ["b"], "filed twice under one key is once"
+    assert list(store.index_keys("color")) == ["blue"]
+
+
 def test_values_is_a_copy() -> None:
     store: Store[Thing] = Store()
     store.put(local("a"))
     for obj in store.values():
-        store.remove(obj)
+        store.remove_key(key_of(obj))
     assert store.values("ns") == []
     assert len(store) == 0
 
@@ -109,7 +171,7 @@ def test_indexes_agree_with_a_scan_and_changes_replay(steps: list[tuple[str, lis
         if operation == "put":
             changes = list(store.put(objects[0]))
         elif operation == "remove":
-            changes = list(store.remove(objects[0]))
+            changes = list(store.remove_key(key_of(objects[0]), objects[0]))
         else:
             changes = store.replace(objects)
         for change in changes:
