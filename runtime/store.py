@@ -108,7 +108,7 @@ class Store(Generic[T]):
         return _changes(old, obj)
 
     def remove_key(self, key: Key, last: T | None = None) -> tuple[Change[T], ...]:
-        """Forget the object of that name; ``last`` is its last state, None when that is unknown or could not be read."""
+        """Forget the object of that name; ``last`` is its last state, None when unknown or unreadable."""
         old = self._objects.pop(key, None)
         if old is None:
             return ()

@@ -18,7 +18,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", choices=SUITES, action="append", help="a module; may be repeated")
     parser.add_argument("--like", default="", help="only mutants whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="leave out what only tells how good the state machines are")
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out what only tells how good the state machines are"
+    )
     parser.add_argument("--show", action="store_true", help="show how the tests fare on each chosen mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()

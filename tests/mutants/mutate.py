@@ -113,8 +113,8 @@ def _faults(node: ast.AST, parent: ast.AST) -> Iterator[Fault]:
         case ast.Constant(value=bool()):
             yield _swap(node, "value", not node.value, shown=parent)
         case ast.Constant(value=int() | float() as number):
-            for other in (number + 1, number - 1):
-                yield _swap(node, "value", other, shown=parent)
+            for neighbour in (number + 1, number - 1):
+                yield _swap(node, "value", neighbour, shown=parent)
         case ast.Return(value=value) if value is not None and not (isinstance(value, ast.Constant) and not value.value):
             yield _swap(node, "value", None)
         case ast.Call():
@@ -153,11 +153,20 @@ def _dropped_statements(node: ast.AST, field: str, block: list[ast.stmt]) -> Ite
 
 def _dropped_arguments(call: ast.Call) -> Iterator[Fault]:
     # The last one only: without an earlier one, most calls are no calls at all and tell nothing of the tests.
-    if call.args and not isinstance(call.args[-1], ast.Starred) and (call.args[1:] or isinstance(call.func, ast.Attribute)):
+    if (
+        call.args
+        and not isinstance(call.args[-1], ast.Starred)
+        and (call.args[1:] or isinstance(call.func, ast.Attribute))
+    ):
         yield _swap(call, "args", call.args[:-1])
     for at, keyword in enumerate(call.keywords):
         if keyword.arg is not None:
-            yield f"− {keyword.arg}= of {_text(call)}", call, "keywords", [*call.keywords[:at], *call.keywords[at + 1 :]]
+            yield (
+                f"− {keyword.arg}= of {_text(call)}",
+                call,
+                "keywords",
+                [*call.keywords[:at], *call.keywords[at + 1 :]],
+            )
 
 
 def _dropped_clauses(node: ast.Try) -> Iterator[Fault]:

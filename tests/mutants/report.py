@@ -33,15 +33,18 @@ def shortcomings(verdicts: Mapping[str, Sequence[Verdict]], reviewed: Mapping[st
 
 def page(verdicts: Mapping[str, Sequence[Verdict]], reviewed: Mapping[str, str]) -> str:
     """docs/mutants.md."""
-    lines = [_HEAD, "| module | mutants | killed | survive | killed by its state machine alone |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        _HEAD,
+        "| module | mutants | killed | survive | killed by its state machine alone |",
+        "|---|--:|--:|--:|--:|",
+    ]
     for module, judged in verdicts.items():
         killed = sum(bool(verdict.killed) for verdict in judged)
         alone = sum("machines" in verdict.killed for verdict in judged)
         machine = ", ".join(f"`{name}`" for name in SUITES[module].machines)
         share = f"{killed / len(judged):.1%}"
-        lines.append(
-            f"| `runtime/{module}.py` | {len(judged)} | {killed} ({share}) | {len(judged) - killed} | {alone}: {machine} |"
-        )
+        numbers = f"{len(judged)} | {killed} ({share}) | {len(judged) - killed} | {alone}: {machine}"
+        lines.append(f"| `runtime/{module}.py` | {numbers} |")
     for module, judged in verdicts.items():
         survivors = [verdict.mutant for verdict in judged if not verdict.killed]
         if survivors:

@@ -144,7 +144,7 @@ def fork(
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu), int(cpu)))
         os._exit(int(_test(tests, module, tree, mutant, quiet=quiet)))
-    except BaseException:  # noqa: BLE001 - the fork must never go on as the parent
+    except BaseException:
         if not quiet:
             traceback.print_exc()
         os._exit(1)

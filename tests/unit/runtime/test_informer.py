@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 import msgspec
@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from runtime.client import Client
 from runtime.clock import FakeClock, settle
-from runtime.exchange import CallNext, Request, Response
+from runtime.exchange import SLICE, CallNext, Request, Response
 from runtime.informer import Informer, InformerStatistics
 from runtime.reflector import CONTACT_LIMIT, ReflectorStatistics
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
-from .things import THINGS, Recorder, Thing, content, make, running, thing, truth
+from .things import THINGS, Recorder, Spec, Thing, content, make, running, thing, truth
 
 pytestmark = pytest.mark.anyio
 
@@ -452,19 +452,30 @@ async def test_jitter_is_full(clock: FakeClock, server: FakeApiServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "lists", "logged"),
+    ("line", "lists", "logged", "fields"),
     [
-        (b"this is not JSON\n", 2, "not an event"),
-        (b'{"type":"ADDED","object":[]}\n', 2, "no readable metadata"),
-        (b'{"type":"WEIRD","object":{"metadata":{"resourceVersion":"100"}}}\n', 1, "unknown type"),
-        (b'{"type":"ADDED","object":{"metadata":{"name":"x","uid":"u"},"spec":7}}\n', 1, "cannot be read"),
-        (b'{"type":"ERROR","object":{"code":500,"message":"etcd has no leader"}}\n', 1, "etcd has no leader"),
+        (b"this is not JSON\n", 2, "not an event", {}),
+        (b'{"type":"ADDED","object":[]}\n', 2, "no readable metadata", {}),
+        (b'{"type":"ERROR","object":[]}\n', 2, "an unreadable ERROR", {}),
+        (
+            b'{"type":"WEIRD","object":{"metadata":{"resourceVersion":"100"}}}\n',
+            1,
+            "unknown type",
+            {"type": "WEIRD", "log_level": "error"},
+        ),
+        (
+            b'{"type":"ADDED","object":{"metadata":{"name":"x","uid":"u"},"spec":7}}\n',
+            1,
+            "cannot be read",
+            {"key": ("", "x"), "error": "Expected `object`, got `int` - at `$.spec`", "log_level": "error"},
+        ),
+        (b'{"type":"ERROR","object":{"code":500,"message":"etcd has no leader"}}\n', 1, "etcd has no leader", {}),
     ],
 )
 async def test_a_bad_line_is_never_a_dead_task(
-    server: FakeApiServer, clock: FakeClock, line: bytes, lists: int, logged: str
+    server: FakeApiServer, clock: FakeClock, line: bytes, lists: int, logged: str, fields: dict[str, object]
 ) -> None:
-    informer = make(server, clock)
+    informer = make(server, clock, rng=Highest())
     with capture_logs() as logs:
         async with running(informer.run):
             server.send_raw(line)
@@ -473,7 +484,54 @@ async def test_a_bad_line_is_never_a_dead_task(
             await settle()
             assert len(server.seen("GET", watch=False)) == lists
             assert content(informer) == truth(server)
-    assert sum(logged in str(entry) for entry in logs) == 1
+    [found] = [entry for entry in logs if logged in str(entry)]
+    expected = {"event": found["event"], "resource": "things.test.dev"}
+    assert found == expected | (fields or {"log_level": "warning", "retry_in": 0.8})
+
+
+async def test_an_error_names_the_namespace_that_was_watched(server: FakeApiServer, clock: FakeClock) -> None:
+    with capture_logs() as logs:
+        async with running(make(server, clock, namespace="ns").run):
+            server.send_raw(b'{"type":"ERROR","object":{"code":500,"message":"etcd has no leader"}}\n')
+            await settle()
+    assert "things.test.dev in namespace ns" in logs[0]["event"]
+
+
+async def test_an_event_of_unknown_type_is_not_asked_for_again(server: FakeApiServer, clock: FakeClock) -> None:
+    async with running(make(server, clock).run):
+        server.send_raw(b'{"type":"WEIRD","object":{"metadata":{"resourceVersion":"107"}}}\n')
+        server.send_raw(b'{"type":"WEIRD","object":{"metadata":{}}}\n')
+        await clock.advance(2)
+        server.end_watches()
+        await settle()
+        assert (server.seen("GET", watch=True)[-1].params or {})["resourceVersion"] == "107"
+
+
+async def test_a_long_list_is_told_in_slices(server: FakeApiServer, clock: FakeClock) -> None:
+    """Others run in between: what they see is the whole store, and that handlers do not know all of it yet."""
+    for n in range(5):
+        server.put(THINGS, thing(f"t{n}"))
+    informer, seen, late = make(server, clock), Recorder(), Recorder()
+    between: list[tuple[int, int, bool]] = []
+
+    def slow(*change: Any) -> None:
+        assert informer.replacing
+        seen(*change)
+        clock.tick(0.6 * SLICE)
+
+    async def other() -> None:
+        while not informer.synced.is_set():
+            if informer.replacing:
+                between.append((len(seen.events), len(informer.store), informer.synced.is_set()))
+                if len(between) == 1:
+                    informer.add_handler(late)
+            await anyio.lowlevel.checkpoint()
+
+    informer.add_handler(slow)
+    async with running(other, informer.run):
+        assert between == [(2, 5, False), (4, 5, False)]
+        assert seen.summary == late.summary == [f"add t{n}" for n in range(5)]
+        assert not informer.replacing
 
 
 @pytest.mark.parametrize(
@@ -660,6 +718,33 @@ async def test_selectors_namespace_and_transform(server: FakeApiServer, clock: F
         await settle()
         assert seen.summary == ["add a", "delete a", "add d"], "out of the selector is a deletion"
         assert [o.spec.size for o in informer.store] == [0]
+
+
+async def test_a_transform_and_a_decoder_for_each_way_in(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("listed", size=9))
+
+    def decode(data: bytes) -> Thing:
+        obj = msgspec.json.decode(data, type=Thing)
+        return msgspec.structs.replace(obj, spec=Spec("decoded", obj.spec.size))
+
+    def transform(obj: Thing) -> Thing:
+        return msgspec.structs.replace(obj, spec=Spec(obj.spec.color, obj.spec.size + 1))
+
+    informer = make(server, clock, decode=decode, transform=transform, label_selector="hidden!=yes")
+    async with running(informer.run):
+        server.put(THINGS, thing("watched", size=4))
+        hidden = thing("hidden")
+        hidden["metadata"]["labels"] = {"hidden": "yes"}
+        server.put(THINGS, hidden)
+        await settle()
+        assert {o.metadata.name: o.spec for o in informer.store} == {
+            "listed": Spec("decoded", 10),
+            "watched": Spec("decoded", 5),
+        }
+
+
+async def test_what_it_is_called(server: FakeApiServer, clock: FakeClock) -> None:
+    assert make(server, clock).name == "things.test.dev"
 
 
 async def test_a_pydantic_kind(server: FakeApiServer, clock: FakeClock) -> None:

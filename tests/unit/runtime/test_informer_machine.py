@@ -1,9 +1,13 @@
-"""Any mix of writes, drops, expiries, duplicates and silences: the store ends as the server is, and never goes back."""
+"""Any mix of writes, drops, expiries, duplicates and silences: the store ends as the server is, and never goes back.
+
+What handlers are told is what the server had, in its order; no watch asks for a version that is known to have expired.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import random
 from typing import Any
@@ -14,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from runtime.clock import FakeClock, settle
+from runtime.exchange import Request
 from runtime.objects import key_of
 from runtime.store import EventType
 from tests.unit.fakes.apiserver import FakeApiServer, Response, status
@@ -21,7 +26,7 @@ from tests.unit.fakes.apiserver import FakeApiServer, Response, status
 from .things import THINGS, Thing, content, make, thing, truth
 
 names = st.sampled_from(["a", "b", "c", "d"])
-colors = st.sampled_from(["red", "green", "blue"])
+colors = st.sampled_from(["red", "green", "blue", ""])
 failures: st.SearchStrategy[Response | str] = st.sampled_from(
     [
         "refuse",
@@ -34,21 +39,51 @@ failures: st.SearchStrategy[Response | str] = st.sampled_from(
 )
 
 
+State = tuple[str, str]  # uid, color
+
+
+class Server(FakeApiServer):
+    """Remembers what it had, and which versions it called expired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.had: dict[tuple[str, str], dict[int, State]] = {}
+        self.expired: set[str] = set()
+
+    def _publish(self, collection: str, kind: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
+        meta = obj["metadata"]
+        states = self.had.setdefault((meta["namespace"], meta["name"]), {})
+        states[int(meta["resourceVersion"])] = (meta["uid"], obj["spec"]["color"])
+        super()._publish(collection, kind, obj, old)
+
+    async def handle(self, request: Request) -> Any:
+        params = request.params or {}
+        version = params.get("resourceVersion", "")
+        assert "watch" not in params or version not in self.expired, "known to be expired"
+        answer = await super().handle(request)
+        if "watch" in params:
+            expired = isinstance(answer, Response) and answer.status == 410
+            told = isinstance(answer, Response) and answer.chunks is not None and int(version) < self.compacted
+            if expired or told:
+                self.expired.add(version)
+        elif isinstance(answer, Response) and answer.status == 200:
+            self.expired.discard(json.loads(answer.body)["metadata"]["resourceVersion"])
+        return answer
+
+
 class InformerMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**16), page=st.integers(1, 3))
     def start(self, seed: int, page: int) -> None:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self.runner = asyncio.Runner()
         self.clock = FakeClock()
-        self.server = FakeApiServer()
+        self.server = Server()
         self.mirror: dict[tuple[str, str], Thing] = {}
         self.highest: dict[tuple[str, str], int] = {}
-        self.resumed_at = 0
-        self.expired: set[str] = set()
 
         async def begin() -> asyncio.Task[Any]:
             self.informer = make(self.server, self.clock, rng=random.Random(seed), page_size=page)
-            self.informer.store.add_index("color", lambda o: [o.spec.color])
+            self.informer.store.add_index("color", lambda o: [o.spec.color] if o.spec.color else [])
             self.informer.add_handler(self.handle)
             task = asyncio.ensure_future(self.informer.run())
             await settle()
@@ -71,10 +106,12 @@ class InformerMachine(RuleBasedStateMachine):
             self.mirror[key] = new
         else:
             assert old is self.mirror.pop(key), "each deletion once, with the object that was known"
+            assert new is None or new.metadata.uid == old.metadata.uid, "nobody else's last state"
         if event != "delete":
             assert new is not None
             version = int(new.metadata.resource_version)
             assert version > self.highest.get(key, 0), "never back"
+            assert self.server.had[key][version] == (new.metadata.uid, new.spec.color), "what the server had"
             self.highest[key] = version
 
     def let_run(self) -> None:
@@ -138,7 +175,11 @@ class InformerMachine(RuleBasedStateMachine):
         if not hasattr(self, "informer"):
             return
         store = self.informer.store
+        assert self.informer.handler_errors == 0, "the assertions of the handler above"
         assert {key_of(o): o for o in store} == self.mirror, "handlers know what the store has"
+        assert set(store.keys()) == set(self.mirror)
+        assert all(store.get_key(key) is obj and key in store for key, obj in self.mirror.items())
+        assert set(store.index_keys("color")) == {o.spec.color for o in store if o.spec.color}
         for color in ("red", "green", "blue"):
             assert {key_of(o) for o in store.by_index("color", color)} == {
                 key_of(o) for o in store if o.spec.color == color

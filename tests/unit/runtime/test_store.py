@@ -10,7 +10,6 @@ from runtime.store import Change, Store
 
 from .things import Meta, Thing, local
 
-
 KEY = ("ns", "a")
 
 

@@ -1,4 +1,4 @@
-"""Against a model that keeps everything: which keys want processing, in which order, which are held, which are overdue."""
+"""Against a model that keeps everything: which keys want processing, in which order, and which are held or overdue."""
 
 from __future__ import annotations
 
