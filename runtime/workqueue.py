@@ -169,7 +169,7 @@ class RateLimitingQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """The worker lets go of the key; queued again if it was added meanwhile."""
-        self._processing.pop(key, None)
+        del self._processing[key]
         entry = self._dirty.get(key)
         if entry is not None:
             self._enqueue(key, entry)
@@ -207,14 +207,12 @@ class RateLimitingQueue(Generic[K]):
         while self._delayed:
             deadline, _, key = self._delayed[0]
             current = self._deadlines.get(key)
-            if current is None or current[0] != deadline:
-                heapq.heappop(self._delayed)
-                continue
-            if deadline > now:
-                return
+            if current is not None and current[0] == deadline:
+                if deadline > now:
+                    return
+                del self._deadlines[key]
+                self._mark(key, current[1])
             heapq.heappop(self._delayed)
-            del self._deadlines[key]
-            self._mark(key, current[1])
 
     def _wake(self) -> None:
         # All waiters look again: none can be lost with a cancelled one.
@@ -228,11 +226,8 @@ class RateLimitingQueue(Generic[K]):
         self._promote()
         self._shut_down = True
         self._deadlines.clear()
-        self._delayed.clear()
         if not drain:
             self._dirty.clear()
-            self._by_age.clear()
-            self._by_priority.clear()
         self._wake()
         self._check_idle()
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import anyio
 import pytest
 
@@ -70,9 +72,12 @@ async def test_a_cancelled_waiter_takes_no_wake_up_with_it(queue: RateLimitingQu
 
 
 async def test_priorities_then_age(queue: RateLimitingQueue[str]) -> None:
-    for key, priority in (("low1", -1), ("n1", 0), ("high", 5), ("n2", 0), ("low2", -1)):
-        queue.add(key, priority)
-    assert [await queue.get() for _ in range(5)] == ["high", "n1", "n2", "low1", "low2"]
+    for key, priority in (("low1", -1), ("n1", 0), ("high", 5), ("n2", None), ("n3", 0), ("low2", -1)):
+        if priority is None:
+            queue.add(key)
+        else:
+            queue.add(key, priority)
+    assert [await queue.get() for _ in range(6)] == ["high", "n1", "n2", "n3", "low1", "low2"]
 
 
 async def test_a_later_add_raises_the_priority_and_never_lowers_it(queue: RateLimitingQueue[str]) -> None:
@@ -134,6 +139,24 @@ async def test_of_two_delays_the_earlier_counts(queue: RateLimitingQueue[str], c
         queue.add_after("b", 0)
         await settle()
         assert got == [5, 60, 120]
+
+
+async def test_of_two_equal_delays_the_first_counts(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
+    queue.add_after("a", 1, 1)
+    queue.add_after("a", 1, -1)
+    queue.add("b")
+    clock.tick(1)
+    assert [await queue.get(), await queue.get()] == ["a", "b"]
+
+
+async def test_what_is_due_is_no_delay_any_more(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
+    queue.add_after("a", 1)
+    clock.tick(2)
+    queue.add_after("a", 5)
+    assert await queue.get() == "a"
+    queue.done("a")
+    clock.tick(5)
+    assert await queue.get() == "a"
 
 
 async def test_a_shorter_delay_of_another_key_wakes_the_waiter(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
@@ -243,41 +266,56 @@ async def test_statistics_of_a_queue_without_keys(queue: RateLimitingQueue[str])
     assert queue.statistics == QueueStatistics(0, 0, 0, 0, 0, 0, 0.0, 0.0, True)
 
 
-@pytest.mark.parametrize(("live", "most"), [(1, 64), (100, 200)])
+@pytest.mark.parametrize(("live", "most"), [(10, 64), (100, 200)])
 async def test_replaced_delays_take_no_more_room_than_those_that_run(
-    queue: RateLimitingQueue[int], clock: FakeClock, live: int, most: int
+    queue: RateLimitingQueue[str], clock: FakeClock, live: int, most: int
 ) -> None:
+    rng = random.Random(0)
+    earliest: dict[str, float] = {}
     sizes = []
-    for turn in range(500):
-        queue.add_after(turn % live, 10_000 - turn)
+    for turn in range(1500):
+        key, seconds = f"k{rng.randrange(live)}", 10_000 - 5 * turn + rng.random() * 1000
+        queue.add_after(key, seconds)
+        earliest[key] = min(seconds, earliest.get(key, seconds))
         sizes.append(len(queue._delayed))
     assert max(sizes) == most
-    clock.tick(10_000)
-    assert [await queue.get() for _ in range(min(live, 15))] == [(499 - n) % live for n in range(min(live, 15))]
+    assert queue.statistics.delayed == live
+    for key, seconds in sorted(earliest.items(), key=lambda item: item[1]):
+        clock.tick(seconds - 1e-6 - (clock.monotonic() - 1000))
+        assert queue.statistics.depth == 0
+        clock.tick(2e-6)
+        assert await queue.get() == key
 
 
 @pytest.mark.parametrize(("live", "most"), [(20, 64), (100, 200)])
 async def test_taken_keys_take_no_more_room_than_those_that_wait(
-    queue: RateLimitingQueue[int], live: int, most: int
+    queue: RateLimitingQueue[str], live: int, most: int
 ) -> None:
     """By age they are forgotten when they come up by priority, and those of a priority that was raised by neither."""
-    for key in range(live):
-        queue.add(key, key % 3)
+    priorities = {f"k{n}": n % 3 for n in range(live)} | {"hot": 5}
+    waiting = [*priorities][:-1]
+    for key in waiting:
+        queue.add(key, priorities[key])
     by_age, by_priority = [], []
-    for _ in range(1000):
-        queue.add(-1, -5)
-        queue.add(-1, 5)
+    for turn in range(1, 1001):
+        queue.add("hot", -5)
+        queue.add("hot", 5)
+        if "hot" not in waiting:
+            waiting.append("hot")
         key = await queue.get()
+        assert key == ("hot" if turn % FAIRNESS else waiting[0])
         by_age.append(len(queue._by_age))
         by_priority.append(len(queue._by_priority))
         queue.done(key)
-        if key != -1:
-            queue.add(key, key % 3)
+        waiting.remove(key)
+        if key != "hot":
+            queue.add(key, priorities[key])
+            waiting.append(key)
     assert (max(by_age), max(by_priority)) == (most, most)
-    rest = [await queue.get() for _ in range(len(queue))]
-    by_priority_alone = [key % 3 for n, key in enumerate(rest, 1001) if n % FAIRNESS]
-    assert by_priority_alone == sorted(by_priority_alone, reverse=True)
-    assert sorted(rest) == list(range(live))
+    for turn in range(1001, 1001 + len(waiting)):
+        first = min(waiting, key=lambda key: -priorities[key]) if turn % FAIRNESS else waiting[0]
+        assert await queue.get() == first
+        waiting.remove(first)
 
 
 async def test_memory_stays_bounded(queue: RateLimitingQueue[str], clock: FakeClock) -> None:
