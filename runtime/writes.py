@@ -80,31 +80,28 @@ async def create_owned(
     if not name or not owner_uid:
         missing = "metadata.ownerReferences with a controller" if name else "metadata.name"
         raise TerminalError(f"create_owned needs {missing}; {resource.key} has none")
-    for attempt in (1, 2):
+    tried_again = False
+    while True:
         failure: ApiError
         try:
             return Created(await client.create(resource, body, namespace))
-        except AlreadyExists as error:
-            failure = error
         except ApiError as error:
-            if not error.ambiguous:
+            if not (isinstance(error, AlreadyExists) or error.ambiguous):
                 raise
             failure = error
         try:
-            found = await client.get(resource, name, namespace)
+            return _whose(await client.get(resource, name, namespace), owner_uid)
         except NotFound:
             # Gone between the two requests: free now. After a lost answer the create may still be under way:
             # no second one.
-            if attempt == 1 and isinstance(failure, AlreadyExists):
-                continue
-            raise failure from None
-        return _whose(found, owner_uid)
-    raise AssertionError("unreachable")
+            if tried_again or not isinstance(failure, AlreadyExists):
+                raise failure from None
+            tried_again = True
 
 
 def _whose(found: Json, owner_uid: str) -> Outcome:
     ours = controller_uid(found) == owner_uid
-    if found.get("metadata", {}).get("deletionTimestamp"):
+    if found["metadata"].get("deletionTimestamp"):
         return Terminating(found, ours)
     return Exists(found) if ours else Foreign(found)
 

@@ -193,6 +193,25 @@ async def test_a_condition_is_applied_by_its_own_manager(server: FakeApiServer, 
         await apply_condition(server.client(clock), THINGS, "b", "ns", READY, "m")
 
 
+async def test_a_condition_of_another_manager_is_taken_over_by_force_only(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    server.put(THINGS, thing("a"))
+    await apply(server, clock, READY)
+    with pytest.raises(Conflict):
+        await apply(server, clock, {**READY, "status": "False"}, manager="third")
+    assert await apply(server, clock, {**READY, "status": "False"}, manager="third", force=True)
+    assert conditions(server)["Ready"]["status"] == "False"
+
+
+async def test_a_condition_is_set_on_the_version_that_was_read(server: FakeApiServer, clock: FakeClock) -> None:
+    read = server.put(THINGS, thing("a"))["metadata"]["resourceVersion"]
+    assert await apply(server, clock, READY, resource_version=read)
+    with pytest.raises(Conflict):
+        await apply(server, clock, {**READY, "status": "False"}, resource_version=read)
+    assert conditions(server)["Ready"]["status"] == "True"
+
+
 async def test_nothing_is_written_when_nothing_changed(server: FakeApiServer, clock: FakeClock) -> None:
     server.put(THINGS, thing("a"))
     await apply(server, clock, READY)
