@@ -118,7 +118,7 @@ class LeaseElection:
         """Renew; return when leadership is over."""
         while True:
             left = self._leads_until - self._clock.monotonic()
-            await self._clock.sleep(min(self._times.retry_period, max(left, 0.0)))
+            await self._clock.sleep(min(self._times.retry_period, left))
             if not self.leading:
                 log.error("the Lease could not be renewed in time", lease=self._where)
                 return
@@ -178,7 +178,6 @@ class LeaseElection:
             self._complain(explain(error))
             return False
         self._leads_until = began + self._times.renew_deadline
-        self._repeats.recovered()
         return True
 
     def _complain(self, line: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,7 +29,9 @@ WRITE = Request("POST", "/x")
 class Replica:
     """One replica that takes part, from `start` until it loses or is told to release."""
 
-    def __init__(self, server: FakeApiServer, clock: FakeClock, name: str, *, dead: set[str] | None = None) -> None:
+    def __init__(
+        self, server: FakeApiServer, clock: FakeClock, name: str, *, dead: set[str] | None = None, **options: Any
+    ) -> None:
         self.cut = False
         self.hang = False
         self.history: list[str] = []
@@ -40,6 +43,7 @@ class Replica:
             namespace=NAMESPACE,
             identity=name,
             ended=ended,
+            **options,
         )
         self.client = server.client(clock, before_write=self.election.check)
 
@@ -58,6 +62,17 @@ class Replica:
     @property
     def leading(self) -> bool:
         return self.election.leading
+
+
+class Jitter(random.Random):
+    """Always the least or always the most."""
+
+    def __init__(self, which: Callable[[float, float], float]) -> None:
+        super().__init__(0)
+        self._which = which
+
+    def uniform(self, a: float, b: float) -> float:
+        return self._which(a, b)
 
 
 @pytest.fixture(autouse=True)
@@ -384,8 +399,134 @@ async def test_what_keeps_it_out_is_said_once_a_minute(
             assert a.leading
 
 
+async def test_what_it_says_of_a_life(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    where = {"lease": "ours/job"}
+    with capture_logs() as logs:
+        async with taking_part(a):
+            assert logs == [{"event": "leading", "log_level": "info", "identity": "a"} | where]
+            logs.clear()
+            a.hang = True
+            await clock.advance(7.5)
+            a.hang = False
+            a.cut = True
+            await clock.advance(3)
+            hung, refused, out = logs
+            assert (
+                hung
+                == {
+                    "event": "the Lease was not renewed",
+                    "error": "the API server did not answer within 5 s",
+                    "log_level": "warning",
+                }
+                | where
+            )
+            assert (refused["event"], refused["lease"]) == ("the Lease was not renewed", "ours/job")
+            assert "503" in refused["error"]
+            assert out == {"event": "the Lease could not be renewed in time", "log_level": "error"} | where
+            assert not a.leading
+
+
+async def test_what_it_says_when_it_gives_back_or_is_robbed(server: FakeApiServer, clock: FakeClock) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b", dead={"thief"})
+    where = {"lease": "ours/job"}
+    with capture_logs() as logs:
+        async with taking_part(a):
+            logs.clear()
+            await a.election.release()
+            assert logs == [{"event": "leadership given back", "log_level": "info"} | where]
+            assert lease(server)["leaseDurationSeconds"] == 1
+            assert lease(server)["renewTime"] == "2030-01-01T00:00:00.000000Z"
+        async with taking_part(b):
+            spec = lease(server) | {"holderIdentity": "thief"}
+            server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+            logs.clear()
+            await clock.advance(2.5)
+            robbed = {"event": "the Lease has another holder", "log_level": "error", "holder": "thief"} | where
+            assert logs == [robbed]
+            logs.clear()
+            assert await b.election.acquire()
+            ended = {"event": "the holder of the Lease has ended", "log_level": "info", "holder": "thief"} | where
+            assert logs == [ended, {"event": "leading", "log_level": "info", "identity": "b"} | where]
+
+
+async def test_a_look_that_fails_too_is_told_and_is_not_the_end(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        server.fail(status(409, "Conflict"), verb="PUT")
+        server.fail(status(403, "Forbidden", "no such luck"), verb="GET")
+        with capture_logs() as logs:
+            await clock.advance(2)
+        assert [("no such luck" in log["error"], log["lease"]) for log in logs] == [(True, "ours/job")]
+        await clock.advance(60)
+        assert a.leading
+
+
+async def test_one_that_hangs_from_the_start_does_not_lead(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    a.hang = True
+    with capture_logs() as logs:
+        async with taking_part(a):
+            await clock.advance(6)
+            assert [log["error"] for log in logs] == ["the API server did not answer within 5 s"]
+            assert logs[0]["event"] == "cannot take part in leader election yet"
+            assert a.history == []
+
+
+async def test_its_own_lease_is_taken_up_again(server: FakeApiServer, clock: FakeClock) -> None:
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 7, "acquireTime": "then"}
+    server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        assert (lease(server)["leaseTransitions"], lease(server)["acquireTime"]) == (7, "then")
+    assert a.history == ["leads after none"]
+
+
+@pytest.mark.parametrize(("which", "slept"), [(min, 2.0), (max, 2.4)])
+async def test_followers_ask_at_times_of_their_own(
+    server: FakeApiServer, clock: FakeClock, which: Callable[[float, float], float], slept: float
+) -> None:
+    spec = {"holderIdentity": "x"}
+    server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+    async with taking_part(Replica(server, clock, "a", rng=Jitter(which))):
+        await clock.advance(5)
+        assert clock.slept == [slept] * 3
+
+
+@pytest.mark.parametrize("duration", [16.0, 0.5])
+async def test_the_whole_duration_is_enough(server: FakeApiServer, clock: FakeClock, duration: float) -> None:
+    spec = {"holderIdentity": "x"}
+    server.put(LEASES, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec})
+    times = LeaseTimes(duration=duration, renew_deadline=duration / 2, retry_period=duration / 8)
+    a = Replica(server, clock, "a", times=times, rng=Jitter(min))
+    async with taking_part(a):
+        await clock.advance(duration * 7 / 8)
+        assert not a.leading
+        await clock.advance(duration / 8)
+        assert a.leading
+        assert lease(server)["leaseDurationSeconds"] == (16 if duration == 16 else 1), "whole seconds, no fewer"
+
+
+async def test_leadership_is_over_at_the_deadline(server: FakeApiServer, clock: FakeClock) -> None:
+    a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
+    async with taking_part(a, b):
+        clock.tick(9.5)
+        a.election.check(WRITE)
+        with pytest.raises(NotLeading, match=r"\(a does\)") as refused:
+            b.election.check(WRITE)
+        assert (refused.value.verb, refused.value.path) == ("POST", "/x")
+        clock._monotonic += 0.5  # no task has run since
+        assert not a.leading
+        with pytest.raises(NotLeading):
+            a.election.check(WRITE)
+
+
 def test_times_that_are_not_safe_are_refused() -> None:
     with pytest.raises(ValueError, match="does not hold"):
         LeaseTimes(duration=10, renew_deadline=10)
     with pytest.raises(ValueError, match="does not hold"):
         LeaseTimes(retry_period=10)
+    with pytest.raises(ValueError, match="does not hold"):
+        LeaseTimes(retry_period=0)
+    assert LeaseTimes() == LeaseTimes(15, 10, 2)
+    LeaseTimes(retry_period=0.5)
