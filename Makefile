@@ -3,7 +3,7 @@ PYTHON ?= python3
 BOOTSTRAP := .tox/bootstrap
 TOX := $(BOOTSTRAP)/bin/tox
 
-.PHONY: demo test bench-framework clean
+.PHONY: demo test bench-framework mutants clean
 
 demo: $(TOX) ## The main job on a throwaway Kubernetes control plane; KEEP=1 leaves it up.
 	@$(TOX) run -q -e demo -- $(if $(KEEP),--keep)
@@ -13,6 +13,9 @@ test: $(TOX) ## Lint, types, unit tests, integration tests on a real API server.
 
 bench-framework: $(TOX) ## Watch and bind throughput of runtime/, beside kr8s as shipped; raw figures in bench/out/.
 	@$(TOX) run -q -e bench
+
+mutants: $(TOX) ## The unit tests against faults planted in the reconcile framework (takes about half an hour).
+	@$(TOX) run -e mutants
 
 clean: ## Forget the virtual environments (built binaries stay in the user's cache).
 	rm -rf .tox
