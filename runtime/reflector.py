@@ -103,7 +103,7 @@ class Reflector(Generic[T]):
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        page_size: int = 500,
+        page_size: int,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -219,7 +219,6 @@ class Reflector(Generic[T]):
         for done in self._refreshing[:asked]:
             done.set()
         del self._refreshing[:asked]
-        self._heard()
 
     async def _watch(self) -> float | None:
         assert self._version is not None

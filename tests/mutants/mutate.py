@@ -3,7 +3,7 @@
 What is planted: comparisons, boolean and arithmetic operators swapped; numbers one more and one less; True and False
 exchanged; conditions negated; calls, assignments to attributes or items, deletions, raises and early returns left out;
 None returned; break and continue exchanged; an except clause or the body of a finally left out; an argument left out.
-What is not: annotations, decorators, docstrings, bases, assertions, type aliases and texts.
+What is not: annotations, decorators, docstrings, bases, assertions, texts, and objects made while a module is imported.
 """
 
 from __future__ import annotations
@@ -87,13 +87,10 @@ def _code(node: ast.AST, parent: ast.AST, function: str) -> Iterator[tuple[str, 
 
 
 def _alias(node: ast.AST, function: str) -> bool:
-    """``Handler = Callable[...]``, ``T = TypeVar(...)``, ``log = get_logger(...)``: nothing runs by these."""
+    """``Handler = Callable[...]``, ``T = TypeVar(...)``, ``log = get_logger(...)``: objects made at import."""
     if function or not isinstance(node, ast.Assign | ast.AnnAssign):
         return False
-    value = node.value
-    if isinstance(value, ast.Call):
-        return _text(value.func) in {"TypeVar", "structlog.get_logger"}
-    return isinstance(value, ast.Subscript | ast.BinOp)
+    return isinstance(node.value, ast.Call | ast.Attribute | ast.Subscript | ast.BinOp)
 
 
 Fault = tuple[str, ast.AST, str, Any]
@@ -176,7 +173,7 @@ def _dropped_clauses(node: ast.Try) -> Iterator[Fault]:
             yield what, node, "handlers", [*node.handlers[:at], *node.handlers[at + 1 :]]
         else:
             yield what, handler, "body", [ast.Raise()]
-    if node.finalbody:
+    if len(node.finalbody) > 1:
         yield "− finally", node, "finalbody", [ast.Pass()]
 
 

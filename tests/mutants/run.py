@@ -2,7 +2,7 @@
 
 Pytest collects the tests once, on the true code; each mutant is a fork of that process in which the code of every
 function and the constants of the module are exchanged for the mutant's. A mutant is killed when a test fails, when the
-event loop waits with nothing left to happen, or when it takes many times the processor time of the true code.
+event loop waits with nothing left to happen, or when it takes three times the processor time of the true code and a second.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import importlib
 import itertools
+import math
 import os
 import resource
 import selectors
@@ -107,7 +108,7 @@ class Judge:
     def _judge(self, module: str, tests: dict[str, list[pytest.Item]]) -> list[Verdict]:
         tree = ast.parse((ROOT / "runtime" / f"{module}.py").read_text(encoding="utf-8"))
         verdicts = [Verdict(mutant) for mutant in mutants_of(module, tree) if self.like in str(mutant)]
-        limits = {kind: 5 + 4 * _true_seconds(tree, module, items) for kind, items in tests.items()}
+        limits = {kind: 1 + 3 * _true_seconds(tree, module, items) for kind, items in tests.items()}
         waiting = [(verdict, kind) for verdict in reversed(verdicts) for kind in tests]
         running: dict[int, tuple[Verdict, str]] = {}
         while waiting or running:
@@ -138,7 +139,7 @@ def _fork(tree: ast.Module, module: str, tests: list[pytest.Item], mutant: Mutan
     if pid:
         return pid
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds)))
         if mutant is not None:
             mutant.plant()
         _exchange(importlib.import_module(f"runtime.{module}"), tree)

@@ -79,6 +79,7 @@ class InformerMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.server = Server()
         self.mirror: dict[tuple[str, str], Thing] = {}
+        self.refreshes: list[asyncio.Task[None]] = []
         self.highest: dict[tuple[str, str], int] = {}
 
         async def begin() -> asyncio.Task[Any]:
@@ -132,6 +133,20 @@ class InformerMachine(RuleBasedStateMachine):
     def recreate(self, name: str, color: str) -> None:
         self.remove(name)
         self.server.put(THINGS, thing(name, color=color))
+
+    @rule()
+    def refresh(self) -> None:
+        async def ask() -> None:
+            asked = self.server.version
+            await self.informer.refresh()
+            version = self.informer._reflector._version
+            assert version is not None
+            assert int(version) >= asked, "read after it was asked for"
+
+        async def start() -> None:
+            self.refreshes.append(asyncio.ensure_future(ask()))
+
+        self.runner.run(start())
 
     @rule(how=st.sampled_from(["closed", "reset"]))
     def disconnect(self, how: Any) -> None:
@@ -199,8 +214,10 @@ class InformerMachine(RuleBasedStateMachine):
             self.consistent()
             assert content(self.informer) == truth(self.server)
             assert self.informer.synced.is_set()
+            assert all(task.done() and task.result() is None for task in self.refreshes)
         finally:
-            self.task.cancel()
+            for task in (self.task, *self.refreshes):
+                task.cancel()
 
             async def end() -> None:
                 with contextlib.suppress(asyncio.CancelledError):
