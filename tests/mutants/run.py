@@ -2,7 +2,7 @@
 
 Pytest collects the tests once, on the true code; each mutant is a fork of that process in which the code of every
 function and the constants of the module are exchanged for the mutant's. A mutant is killed when a test fails, when the
-event loop waits with nothing left to happen, or when it takes three times the processor time of the true code and a second.
+event loop waits with nothing left to happen, or when it takes a second and three times the true code's processor time.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _fork(tree: ast.Module, module: str, tests: list[pytest.Item], mutant: Mutan
             mutant.plant()
         _exchange(importlib.import_module(f"runtime.{module}"), tree)
         _run(tests)
-    except BaseException:  # noqa: BLE001 - whatever it was, the fork ends here
+    except BaseException:  # the fork must not go on as its parent
         os._exit(1)
     os._exit(0)
 
