@@ -28,7 +28,7 @@ from runtime.backoff import Backoff, Repeats
 from runtime.client import Client
 from runtime.clock import Clock
 from runtime.errors import ApiError, Gone, Idle, Status, TooManyRequests, explain, from_status
-from runtime.objects import Key, Object, Undecodable, decoder_for, peek
+from runtime.objects import Key, Meta, Object, Undecodable, decoder_for, peek
 from runtime.resources import Resource
 
 T = TypeVar("T", bound=Object)
@@ -260,11 +260,10 @@ class Reflector(Generic[T]):
         kind = event.type
         if kind == "ERROR":
             self._raise(event.object)
+        known = self._version or ""
         if kind == "BOOKMARK":
             self.statistics.bookmarks += 1
-            before = self._version
-            self._advance(event.object)
-            if _older(self._version, before):
+            if _older(self._advance(event.object).resource_version, known):
                 raise _Garbled("the server's history went back (restored from a backup?); listing again")
             return
         if kind not in {"ADDED", "MODIFIED", "DELETED"}:
@@ -281,8 +280,8 @@ class Reflector(Generic[T]):
 
     def _take(self, kind: str, obj: T) -> None:
         self.statistics.events += 1
-        version = obj.metadata.resource_version or self._version
-        if _older(version, self._version):
+        version = obj.metadata.resource_version or known
+        if _older(version, known):
             return  # told twice: a deletion may lie between, so the store alone could not know
         if kind == "DELETED":
             self._sink.deleted((obj.metadata.namespace or "", obj.metadata.name), obj)
@@ -303,7 +302,7 @@ class Reflector(Generic[T]):
         if kind == "DELETED":
             self._sink.deleted(key, None)
 
-    def _advance(self, raw: msgspec.Raw) -> Any:
+    def _advance(self, raw: msgspec.Raw) -> Meta:
         try:
             meta = peek(raw).metadata
         except msgspec.MsgspecError as error:
@@ -320,9 +319,9 @@ class Reflector(Generic[T]):
         raise from_status("GET", self._resource.path(self._scope["namespace"]), status)
 
 
-def _older(version: str | None, than: str | None) -> bool:
+def _older(version: str, than: str) -> bool:
     """Versions of one resource are ordered as numbers; of a server that counts otherwise, nothing is older."""
     try:
-        return int(version or 0) < int(than or 0)
+        return int(version) < int(than)
     except ValueError:
         return False

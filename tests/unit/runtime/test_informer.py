@@ -597,6 +597,17 @@ async def test_an_event_told_twice_does_not_bring_back_what_was_deleted(
         assert seen.summary == ["add a", "delete a"]
 
 
+async def test_a_server_that_counts_otherwise_is_taken_at_its_word(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        for kind, version in (("ADDED", "x9"), ("BOOKMARK", "x8"), ("MODIFIED", "x7"), ("BOOKMARK", "")):
+            meta = {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": version}
+            server.watches[0].send_event(kind, {"metadata": meta})
+        await settle()
+        assert content(informer) == {("ns", "a"): ("u", "x7")}
+        assert informer.statistics.reflector.failures == 0
+
+
 @pytest.mark.parametrize("sign", ["bookmark", "status"])
 async def test_a_server_restored_to_an_older_state_is_listed_again(
     server: FakeApiServer, clock: FakeClock, sign: str
