@@ -66,11 +66,13 @@ class Judge:
 
     :param like: only mutants whose name contains this
     :param quick: the machine runs only for what the examples do not kill
+    :param verbose: tell each outcome; 0 is a mutant that lives
     """
 
     modules: list[str]
     like: str
     quick: bool
+    verbose: bool
     jobs: int
     verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
 
@@ -91,7 +93,8 @@ class Judge:
         files = {name for suite in suites for name in (*suite.examples, suite.machine)}
         options = ["-x", "-qq", "-s", "--no-header", "--assert=plain"]
         options += [part for plugin in ("randomly", "cacheprovider", "faulthandler") for part in ("-p", f"no:{plugin}")]
-        pytest.main([*options, *(f"{UNIT}/{name}" for name in sorted(files))], plugins=[self])
+        if pytest.main([*options, *(f"{UNIT}/{name}" for name in sorted(files))], plugins=[self]):
+            raise SystemExit(1)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Pytest's hook, once all tests are collected."""
@@ -121,7 +124,7 @@ class Judge:
                 verdict, kind = running.pop(pid)
                 if status:
                     verdict.killed.add(kind)
-                if os.environ.get("TRACE"):
+                if self.verbose:
                     print(kind, status, verdict.mutant, flush=True)
         return verdicts
 
