@@ -260,9 +260,9 @@ class Reflector(Generic[T]):
         kind = event.type
         if kind == "ERROR":
             self._raise(event.object)
-        known = self._version or ""
         if kind == "BOOKMARK":
             self.statistics.bookmarks += 1
+            known = self._version or ""
             if _older(self._advance(event.object).resource_version, known):
                 raise _Garbled("the server's history went back (restored from a backup?); listing again")
             return
@@ -280,6 +280,7 @@ class Reflector(Generic[T]):
 
     def _take(self, kind: str, obj: T) -> None:
         self.statistics.events += 1
+        known = self._version or ""
         version = obj.metadata.resource_version or known
         if _older(version, known):
             return  # told twice: a deletion may lie between, so the store alone could not know
