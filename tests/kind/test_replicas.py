@@ -172,7 +172,11 @@ def test_two_replicas_of_each_process(own_cluster: OwnCluster) -> None:
         until(lambda: all(r.alive and r.ready for r in replicas), 90, "all replicas are ready again")
         with Watcher(kube) as watcher:
             settle(watcher.world, [namespace], 60)
-        until(lambda: not wrong_objects(kube, [namespace]), 30, "one Workload and one PodGroup for each Job")
+        try:
+            until(lambda: not wrong_objects(kube, [namespace]), 75, "one Workload and one PodGroup for each Job")
+        except AssertionError:
+            print(*wrong_objects(kube, [namespace]), sep="\n")
+            raise
         until(lambda: not untrue(kube, replicas), 30, "all caches equal a fresh list")
         print(f"faults: {dict(chaos.done)}, requests hit: {dict(one.hits + other.hits)}")
         for who in PROCESSES:
