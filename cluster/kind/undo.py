@@ -1,0 +1,36 @@
+"""Takes a kind cluster apart: ``python -m cluster.kind.undo KIND NAME KUBECONFIG``.
+
+Run at a cluster's end by its supervisor, or by whoever finds the supervisor dead; what is not there any more is passed
+over. Nothing here may stop at an error: the next step undoes something else.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from cluster.kind import daemon
+
+_SECONDS = 60
+
+
+def main() -> None:
+    """Delete the cluster from the daemon it is in, and leave the daemon if it is ours."""
+    kind, name, kubeconfig = sys.argv[1:]
+    try:
+        done = subprocess.run(
+            [kind, "delete", "cluster", "--name", name, "--kubeconfig", kubeconfig],
+            env=daemon.in_use().env(),
+            stdin=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+        how = f"exited with {done.returncode}"
+    except (OSError, subprocess.SubprocessError) as error:
+        how = str(error)
+    sys.stderr.write(f"kind delete cluster: {how}\n")
+    daemon.release(name)
+
+
+if __name__ == "__main__":
+    main()
