@@ -124,15 +124,6 @@ def install(cluster: Cluster, overlay: str = "demo") -> None:
         until(marked, what="the admission policies act")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--provider",
-        default="modules",
-        choices=["modules", "kind", "existing"],
-        help="who makes the clusters (existing: the one that --kubeconfig or KUBECONFIG names)",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"needs(what, ...): run only where the clusters have it: {', '.join(NEEDS)}")
     config.addinivalue_line("markers", "real_kind: on real nodes, with real pods")
