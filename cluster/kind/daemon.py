@@ -23,7 +23,7 @@ from pathlib import Path
 
 import filelock
 
-from cluster.errors import UnavailableError
+from cluster.errors import ClusterError, UnavailableError
 from cluster.events import Event, Report, quiet
 from cluster.kind import debian, runc
 from cluster.kind.docker import Docker
@@ -86,9 +86,15 @@ def acquire(user: str, supervisor: Identity, report: Report = quiet) -> tuple[Do
     """Enter a user, start the daemon if it does not run, and return how to reach it and its process id.
 
     :param user: the kind cluster's name
+    :raises ClusterError: if a cluster of that name is in it
     :raises UnavailableError: if a Docker daemon cannot run here; the caller releases the user
     """
     with _locked():
+        other = _supervisor(user)
+        if other is not None and other != supervisor and other.alive:
+            raise ClusterError(f"there is a live kind cluster {user} already, made by process {other.pid}")
+        if other is not None and ours().answers():
+            _remove_containers(f"label={LABEL}={user}")
         (_users() / user).write_text(json.dumps(dataclasses.asdict(supervisor)))
         record = _Record.read()
         if record is None or not record.process.alive or not ours().answers():
@@ -99,9 +105,14 @@ def acquire(user: str, supervisor: Identity, report: Report = quiet) -> tuple[Do
         return ours(), record.process.pid
 
 
-def release(user: str) -> None:
+def is_user(user: str, supervisor: Identity) -> bool:
+    """Tell whether a cluster's user is the one with this supervisor."""
+    return _supervisor(user) == supervisor
+
+
+def release(user: str, supervisor: Identity) -> None:
     """Take out a user; with the last one the daemon ends and the machine is put back."""
-    if not _folder().is_dir():
+    if not is_user(user, supervisor):
         return
     with _locked():
         (_users() / user).unlink(missing_ok=True)
@@ -121,6 +132,13 @@ def _users() -> Path:
     return _folder() / "users"
 
 
+def _supervisor(user: str) -> Identity | None:
+    try:
+        return Identity(**json.loads((_users() / user).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     _users().mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -130,22 +148,16 @@ def _locked() -> Iterator[None]:
 
 def _sweep() -> None:
     """Forget the users whose supervisor is gone, and remove what they left in the daemon."""
-    gone = []
-    for path in _users().iterdir():
-        try:
-            alive = Identity(**json.loads(path.read_text())).alive
-        except (OSError, ValueError, TypeError):
-            alive = False
-        if not alive:
-            gone.append(path)
-    for path in gone:
-        _remove_containers(f"label={LABEL}={path.name}")
-        path.unlink(missing_ok=True)
+    for path in list(_users().iterdir()):
+        supervisor = _supervisor(path.name)
+        if supervisor is None or not supervisor.alive:
+            _remove_containers(f"label={LABEL}={path.name}")
+            path.unlink(missing_ok=True)
 
 
 def _remove_containers(*filters: str) -> None:
     options = [word for value in filters for word in ("--filter", value)]
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(ClusterError):
         if found := ours().run("ps", "-aq", *options).split():
             ours().run("rm", "-f", "-v", *found, timeout=60)
 

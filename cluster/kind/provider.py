@@ -6,6 +6,8 @@ process of ours: what takes it apart again is registered as a cleanup before any
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import sys
@@ -21,6 +23,7 @@ from cluster.kind import commands, config, daemon, debian, image, network
 from cluster.kind.docker import Docker, obstacle
 from cluster.kubeconfig import Access
 from cluster.link import Link, python_path
+from cluster.procs import Identity
 from cluster.provider import Endpoint
 from cluster.spec import ClusterSpec
 from cluster.versions import Release
@@ -72,9 +75,10 @@ class Kind:
                 f"kind has a cluster {name} already, which is not ours to delete: use another name, or "
                 f"{programs['kind']} delete cluster --name {name}"
             )
-        link.request(cleanup=_cleanup(programs["kind"], name, layout.kubeconfig))
+        supervisor = state.load(spec.name).supervisor
+        link.request(cleanup=_cleanup(programs["kind"], name, layout.kubeconfig, supervisor))
         if own:
-            docker, pid = daemon.acquire(name, state.load(spec.name).supervisor, report)
+            docker, pid = daemon.acquire(name, supervisor, report)
             link.adopt("dockerd", pid, daemon.log())
         node_image = _node_image(docker, spec.release, report)
         log = layout.log("kind")
@@ -128,10 +132,11 @@ def _node_image(docker: Docker, release: Release, report: Report) -> str:
     return name
 
 
-def _cleanup(kind: Path, name: str, kubeconfig: Path) -> dict[str, Any]:
+def _cleanup(kind: Path, name: str, kubeconfig: Path, supervisor: Identity) -> dict[str, Any]:
     """Return the command that takes a cluster apart, whatever there is of it."""
     kept = {key: value for key, value in os.environ.items() if _KEPT_ENV.fullmatch(key)}
-    argv = [sys.executable, "-P", "-m", "cluster.kind.undo", str(kind), name, str(kubeconfig)]
+    user = json.dumps(dataclasses.asdict(supervisor))
+    argv = [sys.executable, "-P", "-m", "cluster.kind.undo", str(kind), name, str(kubeconfig), user]
     return {"argv": argv, "env": {**kept, "PYTHONPATH": python_path()}}
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from cluster import Cluster, ClusterSpec, UnavailableError, console_report, recipes, up
+from cluster import Cluster, ClusterError, ClusterSpec, UnavailableError, console_report, recipes, up
 from cluster.kind import daemon
 from cluster.kind.config import kind_name
 from cluster.provider import provider
@@ -144,13 +144,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what is not in the cache: outside of any test's time."""
     config = session.config
     willing = [item for item in session.items if item.get_closest_marker("skip") is None]
-    if config.option.collectonly or not any("cluster" in item.fixturenames for item in willing):
+    fixtures = {name for item in willing for name in getattr(item, "fixturenames", ())}
+    if config.option.collectonly or not fixtures & {"cluster", "own_cluster"}:
         return
     with console_report(Console(stderr=True)) as report:
         try:
             provider(config.getoption("provider")).prepare(shared_spec(config), report)
         except UnavailableError as error:
             config.stash[UNAVAILABLE] = str(error)
+        except ClusterError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

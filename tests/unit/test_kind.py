@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import ClusterSpec, SpecError, UnavailableError, versions
+from cluster import ClusterError, ClusterSpec, SpecError, UnavailableError, versions
 from cluster.errors import BuildError
 from cluster.events import quiet
 from cluster.kind import archive, config, daemon, debian, docker, host, image, network, preload, runc
@@ -301,13 +302,16 @@ class TestDaemon:
         monkeypatch.setattr(daemon, "_stop", lambda found: told.append(f"stop {found.process.pid}"))
         monkeypatch.setattr(daemon, "_remove_containers", lambda *filters: told.append(f"remove {filters[0]}"))
         monkeypatch.setattr(Docker, "answers", lambda _self: True)
-        daemon.release("never-there")
         me = Identity.of(1)
+        daemon.release("never-there", me)
         assert daemon.acquire("one", me) == (daemon.ours(), 1)
         daemon.acquire("two", me)
         daemon.acquire("killed", Identity(2**22 + 1, 1))
         assert told == ["start", f"remove label={daemon.LABEL}=killed"]
-        daemon.release("one")
+        with pytest.raises(ClusterError, match=r"a live kind cluster one already, made by process 1$"):
+            daemon.acquire("one", Identity.of(os.getpid()))
+        daemon.release("one", Identity.of(os.getpid()))
+        daemon.release("one", me)
         assert told[2:] == []
-        daemon.release("two")
+        daemon.release("two", me)
         assert told[2:] == ["stop 1"]
