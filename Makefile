@@ -8,8 +8,8 @@ TOX := $(BOOTSTRAP)/bin/tox
 demo: $(TOX) ## The main job on a throwaway Kubernetes control plane; KEEP=1 leaves it up.
 	@$(TOX) run -q -e demo -- $(if $(KEEP),--keep)
 
-test: $(TOX) ## Lint, types, unit tests, integration tests on a real API server.
-	@$(TOX) run -e lint,types,unit,kind-1.37
+test: $(TOX) ## Lint, types, unit tests, integration tests on a real API server and on a kind cluster.
+	@$(TOX) run -e lint,types,unit,kind-1.37,real-kind
 
 bench-framework: $(TOX) ## Watch and bind throughput of runtime/, beside kr8s as shipped; raw figures in bench/out/.
 	@$(TOX) run -q -e bench

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, Parameter
@@ -58,10 +59,11 @@ def up(
     name: str,
     *,
     kubernetes: str = "1.37",
-    nodes: int = 16,
+    nodes: int | None = None,
     profile: Literal["workload", "native-jobs", "no-gates"] = "workload",
     scheduler: bool = False,
-    provider: str = "modules",
+    provider: Literal["modules", "kind", "existing"] = "modules",
+    kubeconfig: Path | None = None,
     gate: Annotated[Sequence[str], Parameter(negative="")] = (),
     flag: Annotated[Sequence[str], Parameter(negative="", allow_leading_hyphen=True)] = (),
     node_cpu: str = "8",
@@ -79,14 +81,17 @@ def up(
     kubernetes
         Kubernetes version.
     nodes
-        How many fake nodes it has.
+        How many nodes it has: fake ones (16 unless said), or real workers with kind (2 unless said).
     profile
         workload: the Workload API is on, nobody acts on it. native-jobs: kube-controller-manager makes each Job's
         Workload and PodGroup. no-gates: an API server without the Workload API.
     scheduler
-        Also start kube-scheduler.
+        Also start kube-scheduler; kind always does.
     provider
-        Who makes the cluster.
+        modules: real control plane as plain processes, fake nodes. kind: real nodes in containers, real pods.
+        existing: a cluster that is there, which stays as it is.
+    kubeconfig
+        How to reach the cluster that is there; without it, what KUBECONFIG names.
     gate
         A feature gate, for all components or one: NAME=true or COMPONENT:NAME=true. Repeatable.
     flag
@@ -106,6 +111,7 @@ def up(
             profile=profile,
             scheduler=scheduler,
             provider=provider,
+            kubeconfig=kubeconfig,
             feature_gates=_gates(gate),
             flags=_flags(flag),
             node_cpu=node_cpu,

@@ -6,8 +6,8 @@
         cluster.kubectl_run("get", "nodes")
 
 A real control plane (etcd, kube-apiserver, kube-controller-manager, on request kube-scheduler) of a given
-version, with fake nodes whose pods run until they are told to end. Several stand side by side; one goes down
-with the process that made it.
+version, with fake nodes whose pods run until they are told to end; or a kind cluster, whose nodes and pods are
+real; or one that is there already. Several stand side by side; one goes down with the process that made it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cluster.errors import (
     NotReadyError,
     ServiceAccountMissingError,
     SpecError,
+    UnavailableError,
 )
 from cluster.events import Event, Report
 from cluster.handle import Cluster
@@ -43,6 +44,7 @@ __all__ = [
     "Report",
     "ServiceAccountMissingError",
     "SpecError",
+    "UnavailableError",
     "clusters",
     "console_report",
     "start",

@@ -11,16 +11,17 @@ The folders under ``gomod/`` are copied to the cache first, since ``-mod=mod`` m
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -32,76 +33,20 @@ from cluster.events import Event, Report
 from cluster.leash import leashed
 from cluster.paths import cache_dir
 from cluster.procs import tail
-from cluster.versions import Release
+from cluster.recipes import Recipe
 
 _GOMOD = Path(__file__).parent / "gomod"
-_K8S_VERSION = "k8s.io/component-base/version"
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """One ``go build``: which module folder, which packages, and how each program tells its version."""
-
-    name: str
-    version: str
-    gomod: str
-    packages: tuple[str, ...]
-    ldflags: str
-    programs: Mapping[str, tuple[str, ...]]
-
-    @property
-    def folder(self) -> Path:
-        """Where the finished programs are."""
-        return cache_dir() / "bin" / f"{self.name}-{self.version}"
-
-
-def recipes(release: Release) -> tuple[Recipe, ...]:
-    """Return what must be built for a release: a quick one first, and kwok after what it shares packages with."""
-    major, minor = release.minor.split(".")
-    stamp = {
-        "gitVersion": f"v{release.version}",
-        "gitMajor": major,
-        "gitMinor": minor,
-        "gitTreeState": "clean",
-    }
-    kubernetes = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-    return (
-        Recipe(
-            name="etcd",
-            version=release.etcd,
-            gomod=f"etcd-{release.etcd}",
-            packages=(".",),
-            ldflags="-s -w",
-            programs={"etcd": ("--version",)},
-        ),
-        Recipe(
-            name="kubernetes",
-            version=release.version,
-            gomod=f"kubernetes-{release.version}",
-            packages=tuple(f"k8s.io/kubernetes/cmd/{name}" for name in kubernetes),
-            ldflags="-s -w " + " ".join(f"-X {_K8S_VERSION}.{key}={value}" for key, value in stamp.items()),
-            programs={name: ("version", "--client") if name == "kubectl" else ("--version",) for name in kubernetes},
-        ),
-        Recipe(
-            name="kwok",
-            version=release.kwok,
-            gomod=f"kwok-{release.kwok}",
-            packages=("sigs.k8s.io/kwok/cmd/kwok",),
-            ldflags=f"-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v{release.kwok}",
-            programs={"kwok": ("--version",)},
-        ),
-    )
-
-
-def ensure(release: Release, report: Report) -> dict[str, Path]:
-    """Return the path of every program of a release, building what is not in the cache yet.
+def ensure(recipes: Iterable[Recipe], report: Report) -> dict[str, Path]:
+    """Return the path of every program of some recipes, building what is not in the cache yet.
 
     :raises GoToolchainError: if something must be built and there is no Go
     :raises BuildError: if a build fails; the message has the last lines of its log
     """
     go: golang.Go | None = None
     programs: dict[str, Path] = {}
-    for recipe in recipes(release):
+    for recipe in recipes:
         if not recipe.folder.is_dir():
             go = go or golang.find(report)
             _build_once(recipe, go, report)
@@ -139,6 +84,28 @@ def build(recipe: Recipe, go: golang.Go, report: Report) -> None:
     shutil.rmtree(recipe.folder, ignore_errors=True)
     part.rename(recipe.folder)
     shutil.rmtree(source, ignore_errors=True)
+
+
+def module_folder(recipe: Recipe, module: str, report: Report) -> Path:
+    """Return the read-only folder of a module's sources, downloading them if they are not in Go's cache.
+
+    :raises GoToolchainError: if there is no Go
+    :raises BuildError: if the module cannot be had
+    """
+    go = golang.find(report)
+    with tempfile.TemporaryDirectory() as folder:
+        source = shutil.copytree(_GOMOD / recipe.gomod, Path(folder) / recipe.gomod)
+        done = subprocess.run(
+            [go.path, "mod", "download", "-json", module],
+            env=go.env(),
+            cwd=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise BuildError(f"downloading the Go module {module} failed:\n{(done.stderr or done.stdout).strip()}")
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def verify(recipe: Recipe, folder: Path, log: Path) -> None:
@@ -204,6 +171,7 @@ class _GoRun:
                 "build",
                 "-v",
                 "-trimpath",
+                *(["-tags", ",".join(self.recipe.tags)] if self.recipe.tags else []),
                 "-ldflags",
                 self.recipe.ldflags,
                 "-o",

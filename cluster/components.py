@@ -31,7 +31,7 @@ IDENTITIES: Mapping[str, tuple[str, str]] = {
 #: Ports a control plane needs, by what listens there.
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 
-_AUDIT_POLICY = """\
+AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -77,7 +77,7 @@ class Plan:
             rows.append(f'{self.tokens[name]},{user},{user},"{groups}"')
             self.access(name).write(self.kubeconfig(name), self.spec.name, name)
         write_private(self.layout.data / "tokens.csv", "\n".join(rows) + "\n")
-        write_private(self.layout.data / "audit-policy.yaml", _AUDIT_POLICY)
+        write_private(self.layout.data / "audit-policy.yaml", AUDIT_POLICY)
 
     def argv(self, component: str) -> list[str]:
         """Return the command line of a component, the spec's overrides merged in."""

@@ -22,6 +22,10 @@ class SpecError(ClusterError):
     """The cluster that was asked for cannot exist: a bad name, an unknown version, profile or component."""
 
 
+class UnavailableError(ClusterError):
+    """Such a cluster cannot be had by this user on this machine: something is missing that we may not install."""
+
+
 class GoToolchainError(ClusterError):
     """No Go toolchain that is new enough, and none could be installed."""
 

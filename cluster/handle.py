@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cluster import nodes
 from cluster.client import Client
@@ -24,7 +25,7 @@ from cluster.link import Link, wait_for
 from cluster.paths import Layout
 from cluster.procs import Identity
 from cluster.state import State, Status, load
-from cluster.supervisor import KEEP_LOGS, keep_logs
+from cluster.supervisor import CLEANUP_SECONDS, KEEP_LOGS, keep_logs
 
 #: The ServiceAccounts of our manifests, by the short name of who uses them.
 SERVICE_ACCOUNTS: Mapping[str, str] = {"controllers": "phalanx-controllers", "scheduler": "phalanx-scheduler"}
@@ -184,7 +185,10 @@ class Cluster:
 
         :param resources: further resources, such as ``{"nvidia.com/gpu": "8"}``
         :raises NotReadyError: if they did not get ready
+        :raises ClusterError: if the cluster has real nodes
         """
+        if not self.state.fake_nodes:
+            raise ClusterError(f"cluster {self.name!r} has real nodes; nothing would keep a fake one alive")
         access = Access.read(self.kubeconfig)
         with Client(access) as client:
             first = nodes.next_index(item["metadata"]["name"] for item in nodes.list_nodes(client))
@@ -300,7 +304,7 @@ class Cluster:
         if keep:
             with contextlib.suppress(OSError):
                 (self._layout.root / KEEP_LOGS).touch()
-        now.supervisor.end(grace=30)
+        now.supervisor.end(grace=30 + CLEANUP_SECONDS * len(now.cleanups))
         remove(self._layout, now, keep=keep)
 
     def _owned(self) -> Link:
@@ -314,6 +318,8 @@ class Cluster:
 def remove(layout: Layout, known: State | None, *, keep: bool = False) -> None:
     """Remove what a dead supervisor left: nothing runs any more, but the folder is there."""
     if known is not None:
+        for cleanup in known.cleanups:
+            _run_cleanup(cleanup, layout)
         # Killed by the kernel with the supervisor; a moment may pass.
         for process in known.processes.values():
             Identity(process.pid, process.start_time, known.supervisor.boot).wait(5)
@@ -321,3 +327,16 @@ def remove(layout: Layout, known: State | None, *, keep: bool = False) -> None:
         if keep:
             keep_logs(layout)
         shutil.rmtree(layout.root, ignore_errors=True)
+
+
+def _run_cleanup(what: Mapping[str, Any], layout: Layout) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired), layout.log("cleanup").open("ab") as out:
+        subprocess.run(
+            what["argv"],
+            env=what["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            timeout=CLEANUP_SECONDS,
+            check=False,
+        )

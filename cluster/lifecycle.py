@@ -40,7 +40,7 @@ def start(spec: ClusterSpec, report: Report = quiet) -> Cluster:
     try:
         cluster = Cluster(link.layout, link, report)
         facts = {"profile": spec.profile, "provider": spec.provider, "scheduler": spec.scheduler}
-        link.request(facts=facts | {"kubernetes": spec.release.version})
+        link.request(facts=facts | {"kubernetes": spec.release.version, "fake_nodes": maker.fake_nodes})
         endpoint = maker.start(spec, link, report)
         link.request(
             facts={
@@ -49,11 +49,12 @@ def start(spec: ClusterSpec, report: Report = quiet) -> Cluster:
                 "kubectl": str(endpoint.kubectl),
                 "audit_log": str(endpoint.audit_log or ""),
                 "ports": endpoint.ports,
+                "nodes": endpoint.nodes,
             }
         )
-        if maker.fake_nodes and spec.nodes:
+        if maker.fake_nodes and spec.node_count:
             cluster.add_nodes(
-                spec.nodes,
+                spec.node_count,
                 cpu=spec.node_cpu,
                 memory=spec.node_memory,
                 pods=spec.node_pods,

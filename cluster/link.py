@@ -43,7 +43,7 @@ class Link:
         with layout.log("supervisor").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "cluster.supervisor", str(layout.root), str(os.getpid())],
-                env=os.environ | {"PYTHONPATH": _python_path()},
+                env=os.environ | {"PYTHONPATH": python_path()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -89,6 +89,10 @@ class Link:
         self.report(Event("started", f"{name} started", name, log=Path(answer["log"])))
         return int(answer["pid"])
 
+    def adopt(self, name: str, pid: int, log: Path) -> None:
+        """Have a process watched that is part of the cluster, but is started and ended by others."""
+        self.request(adopt={"name": name, "pid": pid, "log": str(log)})
+
     def wait_for(self, what: str, check: Callable[[], bool], timeout: float) -> None:
         """Poll ``check`` until it holds.
 
@@ -115,7 +119,8 @@ class Link:
     def down(self, *, keep_logs: bool = False) -> None:
         """Tear everything down and wait until it is."""
         with contextlib.suppress(ClusterError):
-            self.request(down={"keep_logs": keep_logs})
+            # It may have to take apart what is not a process.
+            self.request(timeout=300, down={"keep_logs": keep_logs})
         self._close()
         self._end_process()
 
@@ -191,7 +196,7 @@ def wait_for(what: str, check: Callable[[], bool], timeout: float, hint: str = "
         time.sleep(max(0.05, 4 * (now - begun)))
 
 
-def _python_path() -> str:
-    """Return a PYTHONPATH by which the supervisor finds this very package, installed or not."""
+def python_path() -> str:
+    """Return a PYTHONPATH by which another Python finds this very package, installed or not."""
     here = str(Path(__file__).parent.parent)
     return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))

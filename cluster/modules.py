@@ -10,10 +10,10 @@ import os
 import shutil
 import sys
 
-from cluster import build, pki
+from cluster import build, pki, recipes
 from cluster.client import Client
 from cluster.components import PORTS, Plan
-from cluster.errors import ClusterError, ComponentDiedError
+from cluster.errors import ClusterError, ComponentDiedError, UnavailableError
 from cluster.events import Event, Report
 from cluster.link import Link
 from cluster.ports import free_ports
@@ -32,12 +32,12 @@ class Modules:
     def prepare(self, spec: ClusterSpec, report: Report) -> None:
         """Build what is not in the cache."""
         if not sys.platform.startswith("linux"):
-            raise ClusterError("clusters made of plain processes need Linux")
-        build.ensure(spec.release, report)
+            raise UnavailableError("clusters made of plain processes need Linux")
+        build.ensure(recipes.modules(spec.release), report)
 
     def start(self, spec: ClusterSpec, link: Link, report: Report) -> Endpoint:
         """Start all components; on new ports when another program took one in the meantime."""
-        programs = build.ensure(spec.release, report)
+        programs = build.ensure(recipes.modules(spec.release), report)
         keys = pki.make(link.layout.data)
         for attempt in range(1, _ATTEMPTS + 1):
             ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))

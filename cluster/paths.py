@@ -1,7 +1,8 @@
 """Where clusters live on disk.
 
 Cache (rebuilt at any time): ``PHALANX_CACHE`` or the user's cache folder. State (one folder a cluster, gone
-with it): ``PHALANX_STATE`` or the user's state folder. Nothing is written anywhere else.
+with it): ``PHALANX_STATE`` or the user's state folder. Nothing is written anywhere else, but for what belongs
+to the machine as a whole (a Docker daemon of ours, while there is one).
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ def cache_dir() -> Path:
 def state_dir() -> Path:
     """Return the folder of cluster states and kept logs."""
     return Path(os.environ.get("PHALANX_STATE") or platformdirs.user_state_dir("phalanx")).absolute()
+
+
+def machine_dir() -> Path:
+    """Return the folder of what all clusters of this machine share; only root has any use for it."""
+    return Path("/run/phalanx")
 
 
 def clusters_dir() -> Path:

@@ -2,7 +2,8 @@
 
 A provider turns a spec into a reachable API server; :mod:`cluster.handle` does the rest the same way for all:
 it claims the name, starts the supervisor, adds fake nodes, waits until the cluster is usable, and gives out a
-``Cluster``. A new provider is a module with a class of this shape and one line in :func:`provider`.
+``Cluster``. A new provider is a module with a class of this shape, and one line each in :func:`provider` and in
+:data:`cluster.spec.NODES`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Endpoint:
     :param kubernetes: its exact version
     :param kubeconfig: cluster administrator's; with the credentials in the file
     :param audit_log: where the API server writes it, if we know
+    :param nodes: how many real nodes it has
     """
 
     kubernetes: str
@@ -31,6 +33,7 @@ class Endpoint:
     kubectl: Path
     audit_log: Path | None = None
     ports: dict[str, int] = field(default_factory=dict)
+    nodes: int = 0
 
 
 class Provider(Protocol):
@@ -42,13 +45,17 @@ class Provider(Protocol):
         ...
 
     def prepare(self, spec: ClusterSpec, report: Report) -> None:
-        """Do what takes long and is kept for the next cluster (builds); nothing to undo if it fails."""
+        """Do what takes long and is kept for the next cluster (builds); nothing to undo if it fails.
+
+        :raises UnavailableError: if this machine cannot have such a cluster
+        """
         ...
 
     def start(self, spec: ClusterSpec, link: Link, report: Report) -> Endpoint:
         """Start the control plane: processes by ``link.run``, all else with a ``cleanup`` registered first.
 
-        Returns when the API server answers ``/readyz``. On any error the caller ends what was started.
+        Returns when the API server answers ``/readyz`` and real nodes are Ready. On any error the caller ends what
+        was started.
         """
         ...
 
@@ -63,4 +70,12 @@ def provider(name: str) -> Provider:
         from cluster.modules import Modules
 
         return Modules()
-    raise SpecError(f"there is no cluster provider {name!r}; there is: modules")
+    if name == "kind":
+        from cluster.kind.provider import Kind
+
+        return Kind()
+    if name == "existing":
+        from cluster.existing import Existing
+
+        return Existing()
+    raise SpecError(f"there is no cluster provider {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cluster import versions
 from cluster.errors import SpecError
@@ -12,8 +13,9 @@ from cluster.errors import SpecError
 #: Everything that runs in a cluster by default or on request, in start order.
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok", "kube-scheduler")
 
-#: Fake nodes of one cluster: more than this no API server of one machine has ever kept Ready.
-MAX_NODES = 20_000
+#: By provider: how many nodes a cluster begins with, and the most it can have. More fake ones no API server of one
+#: machine has ever kept Ready; a real one is a container of a hundred megabytes.
+NODES = {"modules": (16, 20_000), "kind": (2, 50), "existing": (0, 0)}
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?")
@@ -26,10 +28,12 @@ class ClusterSpec:
 
     :param name: the cluster's name: lower case letters, digits and dashes, at most 40
     :param kubernetes: version, ``1.37`` or in full
-    :param nodes: how many fake nodes it starts with
+    :param nodes: how many nodes it starts with: fake ones (16 unless said), or kind's workers (2 unless said)
     :param profile: which gates are on everywhere: ``workload``, ``native-jobs`` or ``no-gates``
-    :param scheduler: also start kube-scheduler
-    :param provider: who makes it; ``modules`` builds the components and runs them as processes
+    :param scheduler: also start kube-scheduler; kind always does
+    :param provider: who makes it: ``modules`` builds the components and runs them as processes, ``kind`` makes real
+        nodes with real pods, ``existing`` takes a cluster that is there
+    :param kubeconfig: how to reach the cluster that is there; without it, what ``KUBECONFIG`` names
     :param feature_gates: by component (``*``: all of them), merged over the profile's
     :param flags: by component, as ``--name=value``; they take the place of our flags of the same name
     :param racks: how many racks the nodes are dealt out to (label ``topology.phalanx.dev/rack``)
@@ -39,10 +43,11 @@ class ClusterSpec:
 
     name: str
     kubernetes: str = versions.DEFAULT
-    nodes: int = 16
+    nodes: int | None = None
     profile: str = "workload"
     scheduler: bool = False
     provider: str = "modules"
+    kubeconfig: Path | None = None
     feature_gates: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     node_cpu: str = "8"
@@ -60,11 +65,16 @@ class ClusterSpec:
         if self.profile not in self.release.profiles:
             known = ", ".join(self.release.profiles)
             raise SpecError(f"Kubernetes {self.release.minor} has no profile {self.profile!r}; there is: {known}")
-        if not 0 <= self.nodes <= MAX_NODES or self.node_pods < 1 or self.racks < 1 or self.zones < 1:
+        if self.provider not in NODES:
+            raise SpecError(f"there is no cluster provider {self.provider!r}; there is: {', '.join(NODES)}")
+        most = NODES[self.provider][1]
+        if not 0 <= self.node_count <= most or self.node_pods < 1 or self.racks < 1 or self.zones < 1:
             raise SpecError(
-                f"nodes must be from 0 to {MAX_NODES} (not {self.nodes}); "
+                f"nodes must be from 0 to {most} with provider {self.provider} (not {self.nodes}); "
                 "pods per node, racks and zones must be at least 1"
             )
+        if self.kubeconfig is not None and self.provider != "existing":
+            raise SpecError(f"provider {self.provider} makes a kubeconfig; only existing takes one")
         for quantity in (self.node_cpu, self.node_memory):
             if not _QUANTITY.fullmatch(quantity):
                 raise SpecError(f"{quantity!r} is not a Kubernetes quantity (examples: 8, 500m, 32Gi)")
@@ -82,6 +92,11 @@ class ClusterSpec:
     def release(self) -> versions.Release:
         """The Kubernetes version in full."""
         return versions.release(self.kubernetes)
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it starts with."""
+        return NODES[self.provider][0] if self.nodes is None else self.nodes
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -50,6 +50,9 @@ class State:
     logs: str = ""
     ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
+    fake_nodes: bool = True
+    #: What must be run when the cluster is gone, should its supervisor not have lived to do it: argv and env.
+    cleanups: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def status(self) -> Status:

@@ -13,8 +13,9 @@ by ``{"reply": id, "ok": true, ...}`` or ``{"reply": id, "error": text}``:
 - ``{"facts": {...}}``: set fields of ``cluster.json``
 - ``{"run": {"name", "argv", "env", "cwd", "grace"}}``: start a process; ``env`` is the whole environment
 - ``{"stop": name}``: SIGTERM, SIGKILL after ``grace`` seconds
+- ``{"adopt": {"name", "pid", "log"}}``: tell when this process ends, which is not ours to end
 - ``{"cleanup": {"argv", "env"}}``: run this at the very end, whatever the reason (for clusters that are not
-  processes)
+  processes); what is left to run is in ``cluster.json``, for whoever finds this process dead
 - ``{"detach": true}``, ``{"down": {"keep_logs": bool}}``
 
 Events on standard output: ``{"event": "died", "name", "how", "tail", "log"}`` for a process that ended by
@@ -47,6 +48,9 @@ from cluster.state import Process, State
 #: A file of this name in the cluster's folder asks for its logs to be kept.
 KEEP_LOGS = "keep-logs"
 
+#: How long one cleanup may take.
+CLEANUP_SECONDS = 120.0
+
 _LINE_LIMIT = 16 * 1024 * 1024
 #: Seconds between two looks at whether the cluster's folder is still there.
 _LOOK = 5.0
@@ -75,10 +79,10 @@ class Supervisor:
             logs=str(layout.logs),
         )
         self.children: dict[str, _Child] = {}
-        self.cleanups: list[dict[str, Any]] = []
         self.detached = False
         self.finished = asyncio.Event()
         self._watchers: set[asyncio.Task[None]] = set()
+        self._adopted: set[asyncio.Task[None]] = set()
 
     # --- what goes out ----------------------------------------------------------------------------------
 
@@ -110,6 +114,7 @@ class Supervisor:
             "facts": self._facts,
             "run": self._run,
             "stop": self._stop,
+            "adopt": self._adopt,
             "cleanup": self._cleanup,
             "detach": self._detach,
             "down": self._down,
@@ -163,8 +168,19 @@ class Supervisor:
         await self._end(child)
         return {}
 
+    async def _adopt(self, what: dict[str, Any]) -> dict[str, Any]:
+        identity = Identity.of(what["pid"])
+        entry = Process(pid=identity.pid, start_time=identity.start_time, log=what["log"])
+        self.state.processes[what["name"]] = entry
+        self.save()
+        watcher = asyncio.create_task(self._watch_adopted(what["name"], identity, entry))
+        self._adopted.add(watcher)
+        watcher.add_done_callback(self._adopted.discard)
+        return {}
+
     async def _cleanup(self, what: dict[str, Any]) -> dict[str, Any]:
-        self.cleanups.append(what)
+        self.state.cleanups.append(what)
+        self.save()
         return {}
 
     async def _detach(self, _value: Any) -> dict[str, Any]:
@@ -198,6 +214,15 @@ class Supervisor:
         if not child.entry.asked:
             self.tell(event="died", name=child.name, how=how, tail=tail(child.log), log=str(child.log))
 
+    async def _watch_adopted(self, name: str, identity: Identity, entry: Process) -> None:
+        while identity.alive:  # noqa: ASYNC110 - it is no child, and no event tells
+            await asyncio.sleep(_LOOK)
+        entry.ended = "has ended"
+        self.note(f"{name} has ended")
+        with contextlib.suppress(OSError):
+            self.save()
+        self.tell(event="died", name=name, how=entry.ended, tail=tail(Path(entry.log)), log=entry.log)
+
     async def _end(self, child: _Child) -> None:
         if child.ended.is_set():
             return
@@ -221,6 +246,8 @@ class Supervisor:
             return
         self.finished.set()
         self.note("tearing down")
+        for watcher in self._adopted:
+            watcher.cancel()
         running = [c for c in self.children.values() if not c.ended.is_set()]
         # Those that have something to say goodbye to (a Lease to give back) go while the API server is still
         # there.
@@ -229,7 +256,7 @@ class Supervisor:
             child.grace = 0
             await self._end(child)
         await asyncio.gather(*self._watchers)
-        for cleanup in self.cleanups:
+        for cleanup in self.state.cleanups:
             await self._run_cleanup(cleanup)
         if self._owner_of_folder() not in (None, self.state.supervisor):
             return  # the folder was removed, and a later cluster has the name
@@ -243,7 +270,7 @@ class Supervisor:
                 *what["argv"], env=what["env"], stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 120)
+                await asyncio.wait_for(process.wait(), CLEANUP_SECONDS)
 
     async def watch_folder(self) -> None:
         """End the cluster when somebody has removed its folder: nobody could find it by its name any more."""

@@ -32,6 +32,10 @@ class Release:
     version: str
     etcd: str
     kwok: str
+    kind: str
+    containerd: str
+    coredns: str
+    pause: str
     profiles: Mapping[str, Profile]
 
 
@@ -43,6 +47,11 @@ RELEASES: Mapping[str, Release] = {
         version="1.37.2",
         etcd="3.7.0",
         kwok="0.8.0",
+        kind="0.33.0",
+        # What this kind ships, and what this kubeadm asks for.
+        containerd="2.3.4",
+        coredns="1.14.6",
+        pause="3.10.2",
         profiles={
             # The Workload API is there and nobody acts on it: what Phalanx is for.
             "workload": Profile({"GenericWorkload": True}, _SCHEDULING_1_37),

@@ -2,6 +2,9 @@
 
 ``cluster`` is a :class:`cluster.Cluster`; ``phalanx`` adds the processes, each as the ServiceAccount that the
 manifests give it. Tests that break things take a cluster of their own from ``own_cluster``.
+
+``--provider`` says who makes the clusters. What a test needs of them is known from its fixtures, or it says so with
+``@pytest.mark.needs``; where the provider does not have it, the test is skipped.
 """
 
 from __future__ import annotations
@@ -14,17 +17,42 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
-from cluster import Cluster, ClusterSpec, up
+from cluster import Cluster, ClusterError, ClusterSpec, UnavailableError, console_report, recipes, up
+from cluster.kind import daemon
+from cluster.kind.config import kind_name
+from cluster.provider import provider
 from tests.kind.checks import AuditLog, Watcher
 from tests.kind.kube import Kube, job, until
+
+if TYPE_CHECKING:
+    from pytest_kind import KindCluster
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("phalanx")
 PROCESSES = ("controllers", "scheduler")
+
+#: What a test can need, and the providers that have it.
+NEEDS = {
+    "fake nodes": {"modules"},
+    "a cluster of its own": {"modules"},
+    "the audit log": {"modules", "kind"},
+    "plain processes": {"modules"},
+    "real nodes": {"kind", "existing"},
+    "kind": {"kind"},
+}
+#: What the users of a fixture need.
+OF_FIXTURES = {
+    "audit": "the audit log",
+    "kind_cluster": "kind",
+    "own_cluster": "a cluster of its own",
+    "spare": "a cluster of its own",
+}
+UNAVAILABLE = pytest.StashKey[str]()
 
 OwnCluster = Callable[..., contextlib.AbstractContextManager[Cluster]]
 
@@ -96,6 +124,56 @@ def install(cluster: Cluster, overlay: str = "demo") -> None:
         until(marked, what="the admission policies act")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"needs(what, ...): run only where the clusters have it: {', '.join(NEEDS)}")
+    config.addinivalue_line("markers", "real_kind: on real nodes, with real pods")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("provider")
+    for item in items:
+        needs = [what for mark in item.iter_markers("needs") for what in mark.args]
+        needs += [what for name, what in OF_FIXTURES.items() if name in getattr(item, "fixturenames", ())]
+        needs += ["real nodes"] * (item.get_closest_marker("real_kind") is not None)
+        lacking = sorted({what for what in needs if chosen not in NEEDS[what]})
+        if lacking:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(lacking)}: not with --provider {chosen}"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what is not in the cache: outside of any test's time."""
+    config = session.config
+    willing = [item for item in session.items if item.get_closest_marker("skip") is None]
+    fixtures = {name for item in willing for name in getattr(item, "fixturenames", ())}
+    if config.option.collectonly or not fixtures & {"cluster", "own_cluster"}:
+        return
+    with console_report(Console(stderr=True)) as report:
+        try:
+            provider(config.getoption("provider")).prepare(shared_spec(config), report)
+        except UnavailableError as error:
+            config.stash[UNAVAILABLE] = str(error)
+        except ClusterError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if reason := config.stash.get(UNAVAILABLE, ""):
+        terminalreporter.section(f"NOT TESTED with provider {config.getoption('provider')}", "!", red=True, bold=True)
+        terminalreporter.write_line(reason, red=True, bold=True)
+
+
+def shared_spec(config: pytest.Config) -> ClusterSpec:
+    """The shared cluster's; on the provider's usual number of nodes."""
+    given = config.getoption("kubeconfig", None)  # an option of pytest-kind
+    existing = config.getoption("provider") == "existing"
+    return ClusterSpec(
+        name="suite",
+        scheduler=True,
+        provider=config.getoption("provider"),
+        kubeconfig=Path(given) if given and existing else None,
+    )
+
+
 @pytest.fixture(scope="session")
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A place for our clusters' state that no other run shares."""
@@ -105,11 +183,44 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(_state: None) -> Iterator[Cluster]:
-    """The shared cluster: 16 nodes of 8 CPUs, kube-scheduler, manifests applied, policies active."""
-    with up(ClusterSpec(name="suite", nodes=16, scheduler=True)) as shared:
+def cluster(_state: None, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """The shared cluster: kube-scheduler, manifests applied, policies active; 16 nodes of 8 CPUs, or 2 real ones."""
+    if UNAVAILABLE in pytestconfig.stash:
+        pytest.skip(pytestconfig.stash[UNAVAILABLE])
+    with contextlib.ExitStack() as stack:
+        try:
+            shared = stack.enter_context(up(shared_spec(pytestconfig)))
+        except UnavailableError as error:
+            pytestconfig.stash[UNAVAILABLE] = str(error)
+            pytest.skip(str(error))
         install(shared)
         yield shared
+        if shared.state.provider == "existing":
+            overlay = str(ROOT / "manifests" / "overlays" / "demo")
+            shared.kubectl_run("delete", "-k", overlay, "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def kind_cluster(
+    cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KindCluster]:
+    """The shared cluster as pytest-kind has it; made by our provider with our configuration, so here it is found."""
+    from pytest_kind import KindCluster
+
+    release = shared_spec(pytestconfig).release
+    with pytest.MonkeyPatch.context() as patch:
+        # Where it keeps what it would download; and the daemon that our provider has chosen.
+        patch.chdir(tmp_path_factory.mktemp("pytest-kind"))
+        if host := daemon.in_use().host:
+            patch.setenv("DOCKER_HOST", host)
+        found = KindCluster(
+            kind_name(cluster.name),
+            kubeconfig=cluster.kubeconfig,
+            kind_path=recipes.kind(release).folder / "kind",
+            kubectl_path=cluster.kubectl,
+        )
+        found.create()
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from cluster.components import PORTS
 from cluster.ports import free_ports
 from cluster.procs import Identity
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("plain processes")]
 
 ROOT = Path(__file__).parents[2]
 

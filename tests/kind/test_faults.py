@@ -30,7 +30,7 @@ from scheduler.shell import Shell
 from tests.kind.checks import Watcher, replay, settle
 from tests.kind.kube import Kube, initially_scheduled, job, node, pod, pod_group, until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.needs("fake nodes")]
 
 #: Longest back-off of the scheduler, and what a busy machine adds.
 PATIENCE = 30

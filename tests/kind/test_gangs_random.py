@@ -223,6 +223,7 @@ class Round:
             assert error.status in (404, 409)  # noqa: PT017 - gone meanwhile
 
 
+@pytest.mark.needs("fake nodes")
 @pytest.mark.timeout(60 + 12 * ROUNDS)
 def test_rounds(kube: Kube, watcher: Watcher, phalanx: Phalanx) -> None:
     print(f"PHALANX_SEED={SEED} PHALANX_ROUNDS={ROUNDS}")

@@ -26,7 +26,7 @@ from tests.kind.checks import AuditLog, wrong_objects
 from tests.kind.conftest import PROGRAM, OwnCluster, Phalanx, fresh_namespace
 from tests.kind.kube import Kube, KubeError, Obj, job, pod, pod_group, until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.needs("fake nodes")]
 
 GANG = {"phalanx.dev/gang": "job"}
 

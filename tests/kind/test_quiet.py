@@ -16,7 +16,7 @@ from tests.kind.kube import Kube, job, node, pod, pod_group, until
 QUIET = 60.0
 SETTLED = 8.0
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("fake nodes")]
 
 
 def test_a_quiet_cluster_sees_no_writes(

@@ -14,7 +14,7 @@ from tests.kind.checks import Watcher, replay, settle
 from tests.kind.conftest import Phalanx
 from tests.kind.kube import Kube, initially_scheduled, job, node, pod, pod_group, until
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("phalanx")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("phalanx"), pytest.mark.needs("fake nodes")]
 
 Room = Callable[..., dict[str, str]]
 Told = tuple[str, str, str]

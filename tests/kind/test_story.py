@@ -12,7 +12,7 @@ from tests.kind.checks import AuditLog, Watcher, left_over, replay, settle, worl
 from tests.kind.conftest import Phalanx
 from tests.kind.kube import Kube, Obj, condition, initially_scheduled, job, until
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("phalanx")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("phalanx"), pytest.mark.needs("fake nodes")]
 
 
 def key(made: Obj) -> str:

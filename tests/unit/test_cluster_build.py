@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from cluster import BuildError, Event, build, golang
-from cluster.build import Recipe
 from cluster.errors import GoToolchainError
 from cluster.events import quiet
 from cluster.progress import Lines, console_report
+from cluster.recipes import Recipe
 
 RECIPE = Recipe(
     name="etcd",

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import ClusterSpec, SpecError, versions
-from cluster.build import recipes
+from cluster import ClusterSpec, SpecError, recipes, versions
 from cluster.components import PORTS, Plan
 from cluster.paths import Layout
 from cluster.pki import Pki
@@ -118,7 +117,8 @@ class TestCommandLines:
 @pytest.mark.parametrize("minor", list(versions.RELEASES))
 def test_every_release_has_its_modules(minor: str) -> None:
     gomod = Path(versions.__file__).parent / "gomod"
-    for recipe in recipes(versions.release(minor)):
+    release = versions.release(minor)
+    for recipe in (*recipes.modules(release), recipes.kind(release), *recipes.node_image(release)):
         text = (gomod / recipe.gomod / "go.mod").read_text()
         assert (gomod / recipe.gomod / "go.sum").is_file()
         assert f" v{recipe.version}" in text

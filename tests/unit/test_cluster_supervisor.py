@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import ClusterError, Event, state
+from cluster import Cluster, ClusterError, Event, state
 from cluster.link import Link
 from cluster.paths import Layout
 from cluster.procs import Identity
@@ -174,3 +174,28 @@ def test_detached_lives_on_until_sigterm(tmp_path: Path, monkeypatch: pytest.Mon
     supervisor.end(grace=10)
     assert not process.alive
     assert not (tmp_path / "clusters" / "c").exists()
+
+
+def test_what_others_run_is_watched_and_not_ended(link: Link) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as stays, subprocess.Popen(["sleep", "1000"]) as goes:
+        link.adopt("stays", stays.pid, link.layout.log("x"))
+        link.adopt("goes", goes.pid, link.layout.log("x"))
+        assert state.load("c").pids["goes"] == goes.pid
+        goes.kill()
+        until(lambda: link.deaths)
+        assert [(death.name, death.how) for death in link.deaths] == [("goes", "has ended")]
+        assert state.load("c").status == "degraded"
+        link.down()
+        assert stays.poll() is None
+        stays.kill()
+
+
+def test_a_dead_supervisors_cleanups_are_run_by_who_finds_it(link: Link, tmp_path: Path) -> None:
+    done = tmp_path / "cleaned"
+    link.request(cleanup={"argv": ["touch", str(done)], "env": dict(os.environ)})
+    os.kill(state.load("c").supervisor.pid, signal.SIGKILL)
+    until(lambda: not link.open)
+    assert not done.exists()
+    Cluster.load("c").down()
+    assert done.exists()
+    assert not link.layout.root.exists()
