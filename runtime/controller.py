@@ -90,6 +90,9 @@ class Controller(Generic[K]):
         self._timeout = timeout
         self._log = log.bind(controller=name)
         self._repeats = Repeats(clock)
+        self._running = False
+        #: For each informer: takes what is there as added.
+        self._begin: list[Callable[[], None]] = []
         self.statistics = ControllerStatistics()
 
     def enqueue_on(
@@ -102,12 +105,17 @@ class Controller(Generic[K]):
     ) -> None:
         """Enqueue the keys that an informer's changes concern: those of the old and those of the new state.
 
+        Changes before :meth:`run` are not kept, so that a replica which only waits does not pile up keys: when it
+        begins, each object that is there is taken as added.
+
         :param key_fn: the object's own (namespace, name) if left out; a list or set of keys stands for several
         :param predicate: false drops the change
         """
         keys: Callable[[Any], Any] = key_fn or key_of
 
         def handler(event: EventType, old: T | None, new: T | None) -> None:
+            if not self._running:
+                return
             if predicate is not None and not predicate(event, old, new):
                 return
             found: dict[K, None] = {}
@@ -121,10 +129,18 @@ class Controller(Generic[K]):
             for key in found:
                 self.queue.add(key, priority)
 
+        def begin() -> None:
+            for obj in informer.store.values():
+                handler("add", None, obj)
+
         informer.add_handler(handler)
+        self._begin.append(begin)
 
     async def run(self) -> None:
         """Run the workers until the queue is shut down and drained, or until cancelled."""
+        self._running = True
+        for begin in self._begin:
+            begin()
         async with anyio.create_task_group() as group:
             for _ in range(self._workers):
                 group.start_soon(self._work)

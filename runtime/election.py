@@ -28,6 +28,9 @@ from runtime.resources import LEASES
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+#: Holder of a Lease that was not there.
+DELETED = "nobody, since the Lease was deleted"
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
@@ -162,6 +165,8 @@ class LeaseElection:
         try:
             if not self.leading:
                 await self._look()
+                if self._lease is None:
+                    await self._put(self._lost_property())
                 if not self._free():
                     return False
             began = self._clock.monotonic()
@@ -188,14 +193,26 @@ class LeaseElection:
     def _free(self) -> bool:
         """Whether the Lease may be taken."""
         holder = self.holder
-        if self._lease is not None and holder in ("", self.identity):
+        if holder in ("", self.identity):
             return True
-        if holder and self._ended(holder):
+        if self._ended(holder):
             log.info("the holder of the Lease has ended", lease=self._where, holder=holder)
             return True
-        # Also where there is no Lease: whoever held it before it was deleted may lead on until then.
         duration = max(self._times.duration, float(_spec(self._lease).get("leaseDurationSeconds") or 0))
         return self._clock.monotonic() - self._unchanged_since >= duration
+
+    def _lost_property(self) -> dict[str, Any]:
+        """What a Lease is to say that is not there: nobody's, until whoever held the deleted one must have noticed.
+
+        Written down, as it may be deleted again between two looks.
+        """
+        return {
+            "holderIdentity": DELETED,
+            "leaseDurationSeconds": math.ceil(self._times.duration),
+            "acquireTime": self._stamp(),
+            "renewTime": self._stamp(),
+            "leaseTransitions": 0,
+        }
 
     def _claim(self) -> dict[str, Any]:
         """What the Lease is to say: we hold it, from now on if we did not before."""

@@ -280,6 +280,8 @@ class Core:
             self._incomplete.pop(key, None)
         if group is not None and group.reached and not group.told_reached:
             self._reached[key] = None
+        else:
+            self._reached.pop(key, None)  # told by another replica, or gone: nothing piles up while this one waits
 
     # ---- decisions
 

@@ -370,6 +370,8 @@ class FakeApiServer:
     ) -> Response:
         meta = body.get("metadata", {}) if isinstance(body, dict) else {}
         if meta.get("uid") not in {None, current["metadata"]["uid"]}:
+            if request.verb == "PUT":
+                return status(409, "Conflict", "Precondition failed: UID in precondition")
             return status(422, "Invalid", "metadata.uid: Invalid value: field is immutable")
         if meta.get("resourceVersion") not in {None, current["metadata"]["resourceVersion"]}:
             return status(

@@ -170,9 +170,10 @@ async def test_it_ends_when_the_queue_is_shut_down(clock: FakeClock) -> None:
 async def test_enqueue_on(server: FakeApiServer, clock: FakeClock) -> None:
     server.put(THINGS, thing("a", color="red"))
     informer = make(server, clock)
-    own, own_queue = build(clock, Script(clock))
-    by_color, color_queue = build(clock, Script(clock))
-    filtered, filtered_queue = build(clock, Script(clock))
+    # Without workers: they only take note, and the test is the worker.
+    own, own_queue = build(clock, Script(clock), workers=0)
+    by_color, color_queue = build(clock, Script(clock), workers=0)
+    filtered, filtered_queue = build(clock, Script(clock), workers=0)
     own.enqueue_on(informer)
 
     def colors(obj: Thing) -> list[str]:
@@ -181,6 +182,15 @@ async def test_enqueue_on(server: FakeApiServer, clock: FakeClock) -> None:
     by_color.enqueue_on(informer, colors)
     filtered.enqueue_on(informer, lambda o: o.metadata.name, predicate=lambda event, *_: event == "delete")
     async with running(informer.run):
+        for name in "bcd":
+            server.put(THINGS, thing(name, color="green"))
+            await settle()
+            server.remove(THINGS, name, "ns")
+        await settle()
+        assert [len(own_queue), len(color_queue)] == [0, 0], "nothing piles up while it only waits"
+        for controller in (own, by_color, filtered):
+            await controller.run()
+        assert [len(own_queue), len(color_queue)] == [1, 1], "what is there when it begins"
         assert await own_queue.get() == ("ns", "a")
         own_queue.done(("ns", "a"))
         assert await color_queue.get() == "red"

@@ -7,6 +7,7 @@ import pytest
 from api import names
 from api.membership import GroupKey
 from scheduler.core import events
+from scheduler.core.core import Core
 from tests.builders import bound, job, node, pod, pod_group
 from tests.unit.scheduler.world import World
 
@@ -444,6 +445,26 @@ def test_hard_constraints_not_supported_yet_are_refused_not_ignored():
     world = World(*nodes(1), events.PodSet(pod("p", affinity=anti))).run()
     assert world.nodes == {}
     assert "cannot honour spec.affinity.podAntiAffinity of pod p yet" in world.pod_messages()["p"]
+
+
+def test_a_core_that_only_listens_keeps_nothing_of_what_is_gone():
+    """As in a replica that waits for leadership: others decide, and it is never asked."""
+    core = Core()
+    for size in range(5):
+        made = pod_group("g", 1, group_uid=f"u{size}")
+        member = pod("p", group="g")
+        for event in (
+            events.GroupSet(made),
+            events.PodSet(member),
+            events.PodSet(bound(member, "n0")),
+            events.PodGone(member.metadata.uid),
+            events.GroupGone(GroupKey("default", "g")),
+        ):
+            core.handle(event)
+    left = {name: value for name, value in vars(core).items() if isinstance(value, dict | set | list) and value}
+    assert left == {}
+    assert not core.state.pods
+    assert not core.state.groups
 
 
 def test_a_group_whose_members_are_gated_says_so():
