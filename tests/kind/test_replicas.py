@@ -136,6 +136,22 @@ class Patient(Kube):
             time.sleep(0.2)
 
 
+class Cleaned(Load):
+    """Jobs go a few seconds after their end, bare pods with their group: caches must not grow."""
+
+    def job(self) -> None:
+        super().job()
+        name = f"j{self.made}"
+        if name in self.jobs:
+            self.kube.patch("jobs", name, self.namespace, {"spec": {"ttlSecondsAfterFinished": 2}})
+
+    def end(self) -> None:
+        super().end()
+        for pod in self.kube.list("pods", self.namespace, fieldSelector="status.phase=Succeeded"):
+            if not pod["metadata"].get("ownerReferences"):
+                self.kube.delete("pods", pod["metadata"]["name"], self.namespace)
+
+
 @contextlib.contextmanager
 def two_of_each(cluster: Cluster, proxies: Sequence[FaultProxy]) -> Iterator[list[Replica]]:
     replicas = [
@@ -161,7 +177,7 @@ def test_two_replicas_of_each_process(own_cluster: OwnCluster) -> None:
         audit = AuditLog(cluster.audit_log)
         for index in range(4):
             kube.create("nodes", node(f"{namespace}-{index}", cpu="8", labels={"only-for": namespace}))
-        load = Load(kube, namespace, f"{SEED}/load")
+        load = Cleaned(kube, namespace, f"{SEED}/load")
         load.start()
         time.sleep(SOAK / 10)
         chaos = Chaos(cluster, replicas, (one, other))
