@@ -71,6 +71,14 @@ def ours() -> Docker:
     return Docker(f"unix://{_folder() / 'docker.sock'}")
 
 
+def needed() -> bool:
+    """Tell whether clusters go into our daemon: no other answers (``DOCKER_HOST`` may name ours)."""
+    if not Docker().answers():
+        return True
+    own = ours().identity
+    return bool(own) and own == Docker().identity
+
+
 def in_use() -> Docker:
     """Return the daemon that kind clusters are in: ours if it runs, the user's if not."""
     own = ours()

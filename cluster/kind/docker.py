@@ -38,6 +38,14 @@ class Docker:
         except ClusterError:
             return False
 
+    @property
+    def identity(self) -> str:
+        """What tells the daemon from all others, however it is reached; empty if it does not answer."""
+        try:
+            return self.run("info", "--format", "{{.ID}}", timeout=15)
+        except ClusterError:
+            return ""
+
     def run(self, *arguments: str, input: str | None = None, timeout: float = 60) -> str:  # noqa: A002
         """Run a docker command and return what it prints.
 

@@ -69,7 +69,7 @@ class Kind:
         name = config.kind_name(spec.name)
         settings = config.write(spec, layout.data, layout.logs)
         docker = Docker()
-        own = not docker.answers()
+        own = daemon.needed()
         if not own and name in docker.run("ps", "-a", "--format", f'{{{{.Label "{daemon.LABEL}"}}}}').split():
             raise ClusterError(
                 f"kind has a cluster {name} already, which is not ours to delete: use another name, or "

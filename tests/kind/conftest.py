@@ -203,7 +203,7 @@ def cluster(_state: None, pytestconfig: pytest.Config) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def kind_cluster(
     cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[KindCluster]:
+) -> KindCluster:
     """The shared cluster as pytest-kind has it; made by our provider with our configuration, so here it is found."""
     from pytest_kind import KindCluster
 
@@ -220,7 +220,8 @@ def kind_cluster(
             kubectl_path=cluster.kubectl,
         )
         found.create()
-        yield found
+    # The environment is as it was: other clusters are made by this process, too.
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -289,6 +289,16 @@ class TestDaemon:
     def _own(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(daemon, "machine_dir", lambda: tmp_path)
 
+    @pytest.mark.parametrize(
+        ("users", "ours", "needed"), [("", "", True), ("a", "", False), ("a", "b", False), ("b", "b", True)]
+    )
+    def test_one_that_is_reached_by_another_name_is_still_ours(
+        self, monkeypatch: pytest.MonkeyPatch, users: str, ours: str, needed: bool
+    ) -> None:
+        monkeypatch.setattr(Docker, "identity", property(lambda self: ours if self.host else users))
+        monkeypatch.setattr(Docker, "answers", lambda self: bool(self.identity))
+        assert daemon.needed() is needed
+
     def test_the_last_user_ends_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         record = daemon._Record(Identity.of(1), tmp_path / "storage", host.Snapshot())
         told: list[str] = []
