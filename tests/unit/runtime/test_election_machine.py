@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import structlog
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -224,4 +224,6 @@ class ElectionMachine(RuleBasedStateMachine):
 
 
 TestElection = ElectionMachine.TestCase
-TestElection.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestElection.settings = settings(
+    max_examples=30, stateful_step_count=30, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
+)
