@@ -88,10 +88,12 @@ async def run(program: Program, settings: Settings, statistics: LoopStatistics) 
     api = await connect(settings.kubeconfig, settings.context, user_agent=f"{program.name} ({identity})")
     make_client = functools.partial(Client, api, clock=clock, statistics=requests)
     try:
+        probes = Probes(collector)
+        if settings.metrics_address is not None:
+            # Outside the group, which would wrap the error that names the address.
+            await probes.listen(*settings.metrics_address)
         async with anyio.create_task_group() as group:
             if settings.metrics_address is not None:
-                probes = Probes(collector)
-                await probes.listen(*settings.metrics_address)
                 group.start_soon(probes.serve)
             status = await take_part(program, clock, make_client, collector, settings.leader_elect, identity)
             group.cancel_scope.cancel()

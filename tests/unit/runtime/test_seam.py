@@ -51,6 +51,22 @@ def kubeconfig(path: Path, url: str, **user: Any) -> Path:
     return path
 
 
+def serving(tmp_path: Path) -> tuple[ssl.SSLContext, bytes]:
+    """A server's TLS context with a new certificate, and that certificate: its own authority."""
+    certificate, key = self_signed()
+    (tmp_path / "cert").write_bytes(certificate)
+    (tmp_path / "key").write_bytes(key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    return context, certificate
+
+
+def trusting(tmp_path: Path, url: str, authority: bytes) -> Path:
+    """A kubeconfig that knows the server by this authority."""
+    cluster = {"certificate-authority-data": base64.b64encode(authority).decode()}
+    return kubeconfig(tmp_path / "config", url, token="t", cluster=cluster)
+
+
 @asynccontextmanager
 async def connected(server: FakeApiServer, tmp_path: Path, **user: Any) -> AsyncIterator[Client]:
     async with server.serve() as url:
@@ -307,11 +323,7 @@ async def test_inline_key_material_leaves_no_files(
 
 
 async def test_tls(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
-    certificate, key = self_signed()
-    (tmp_path / "cert").write_bytes(certificate)
-    (tmp_path / "key").write_bytes(key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    context, certificate = serving(tmp_path)
     server.put(THINGS, thing("a"))
     async with server.serve(context) as url:
         for trust, works in ((certificate, True), (self_signed()[0], False)):
@@ -330,20 +342,12 @@ async def test_tls(server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("our_transport")
 async def test_a_login_takes_new_certificates_into_use(server: FakeApiServer, tmp_path: Path) -> None:
-    certificate, key = self_signed()
-    (tmp_path / "cert").write_bytes(certificate)
-    (tmp_path / "key").write_bytes(key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-
-    def trusting(url: str, authority: bytes) -> Path:
-        cluster = {"certificate-authority-data": base64.b64encode(authority).decode()}
-        return kubeconfig(tmp_path / "config", url, token="t", cluster=cluster)
+    context, certificate = serving(tmp_path)
 
     async with server.serve(context) as url:
-        api = await connect(trusting(url, self_signed()[0]), user_agent="phalanx/test")
+        api = await connect(trusting(tmp_path, url, self_signed()[0]), user_agent="phalanx/test")
         client = Client(api, clock=SystemClock())
-        trusting(url, certificate)
+        trusting(tmp_path, url, certificate)
         await api.login()
         assert (await client.list_page(THINGS)).items == []
         await api.aclose()
@@ -353,23 +357,15 @@ async def test_a_login_takes_new_certificates_into_use(server: FakeApiServer, tm
 async def test_a_new_certificate_authority_is_read_when_the_server_is_not_known(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
-    certificate, key = self_signed()
-    (tmp_path / "cert").write_bytes(certificate)
-    (tmp_path / "key").write_bytes(key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-
-    def trusting(url: str, authority: bytes) -> Path:
-        cluster = {"certificate-authority-data": base64.b64encode(authority).decode()}
-        return kubeconfig(tmp_path / "config", url, token="t", cluster=cluster)
+    context, certificate = serving(tmp_path)
 
     async with server.serve(context) as url:
-        api = await connect(trusting(url, self_signed()[0]), user_agent="phalanx/test")
+        api = await connect(trusting(tmp_path, url, self_signed()[0]), user_agent="phalanx/test")
         client = Client(api, clock=SystemClock())
         with pytest.raises(Unreachable, match=r"(?i)certificate") as caught:
             await client.list_page(THINGS)
         assert caught.value.untrusted
-        trusting(url, certificate)
+        trusting(tmp_path, url, certificate)
         await asyncio.gather(*(client.list_page(THINGS) for _ in range(10)))
         logins = api.generation
         await client.list_page(THINGS)
