@@ -88,6 +88,14 @@ def lease(server: FakeApiServer) -> dict[str, Any]:
     return spec
 
 
+async def advance_until(clock: FakeClock, condition: Callable[[], bool], *, step: float, within: float = 60.0) -> None:
+    """Let time pass in steps until it is so, a minute at most."""
+    end = clock.monotonic() + within
+    while not condition():
+        assert clock.monotonic() < end, "it did not happen"
+        await clock.advance(step)
+
+
 @asynccontextmanager
 async def taking_part(*replicas: Replica) -> AsyncIterator[anyio.abc.TaskGroup]:
     async with anyio.create_task_group() as group:
@@ -123,12 +131,10 @@ async def test_a_follower_takes_over_after_a_whole_duration_without_change(
         await clock.advance(60)
         assert (a.leading, b.leading) == (True, False)
         a.cut = True
-        while a.leading:
-            assert not b.leading
-            await clock.advance(0.5)
+        await advance_until(clock, lambda: b.leading or not a.leading, step=0.5)
+        assert not b.leading
         out_since = clock.monotonic()
-        while not b.leading:
-            await clock.advance(0.5)
+        await advance_until(clock, lambda: b.leading, step=0.5)
         assert clock.monotonic() - out_since >= 15 - 10 - 2, "the follower is not early"
         assert clock.monotonic() - out_since <= 15 - 10 + 2 * 2.4 + 1, "nor late"
         assert lease(server)["holderIdentity"] == "b"
@@ -268,8 +274,7 @@ async def test_a_lease_that_is_deleted_twice_between_two_looks_is_noticed(
     server.remove(LEASES, NAME, NAMESPACE)
     a, b = Replica(server, clock, "a"), Replica(server, clock, "b")
     async with taking_part(a, b):
-        while not a.leading:
-            await clock.advance(0.1)
+        await advance_until(clock, lambda: a.leading or b.leading, step=0.1)
         server.remove(LEASES, NAME, NAMESPACE)
         for _ in range(300):
             await clock.advance(0.1)
@@ -292,9 +297,8 @@ async def test_a_deleted_lease_is_no_invitation(server: FakeApiServer, clock: Fa
         a.cut = True
         await clock.advance(2.5)
         server.remove(LEASES, NAME, NAMESPACE)
-        while a.leading:
-            assert not b.leading
-            await clock.advance(0.5)
+        await advance_until(clock, lambda: b.leading or not a.leading, step=0.5)
+        assert not b.leading
         await clock.advance(15)
         assert b.leading
     assert a.history[-1] == "lost"
