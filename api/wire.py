@@ -44,7 +44,10 @@ class ObjectMeta(_Wire, frozen=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The owner that controls this object, if any."""
-        return next((owner for owner in self.owner_references if owner.controller), None)
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
 
 
 class Condition(_Wire, frozen=True):

@@ -127,7 +127,8 @@ def tell_incomplete(group: GroupInfo, job_says: str | None) -> Decision | None:
 
 def _live_members(group: GroupInfo) -> list[PodInfo]:
     """Members that run or want to, whichever scheduler they name."""
-    pods = (info for books in group.members.values() for info in books.values())
+    ended = (PodState.LEAVING, PodState.SUCCEEDED)
+    pods = (info for state, books in group.members.items() if state not in ended for info in books.values())
     return [info for info in pods if not info.pod.terminal and info.pod.metadata.deletion_timestamp is None]
 
 
@@ -173,8 +174,9 @@ def _plan(
 
 
 def _bind(state: State, plan: Sequence[tuple[PodInfo, str]]) -> Iterator[Bind]:
+    """Assume the plan, all at once, when the first bind is asked for."""
+    state.assume(plan)
     for info, node in plan:
-        state.move(info, PodState.ASSUMED, node)
         metadata = info.pod.metadata
         yield Bind(metadata.namespace, metadata.name, metadata.uid, node)
 

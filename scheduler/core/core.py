@@ -40,6 +40,8 @@ class Core:
         self.state = State()
         self.queue = Queue()
         self._jobs: dict[str, Job] = {}
+        #: Groups that something happened to since they were last considered.
+        self._dirty: dict[GroupKey, None] = {}
         #: Pods whose group is not decided, by the uid of the Job that decides it.
         self._undecided: dict[str, set[str]] = {}
         #: Groups whose minimum was just reached, to be told so.
@@ -58,7 +60,7 @@ class Core:
     # ---- events
 
     def handle(self, event: events.Event) -> None:
-        """Update the state with one fact. Cheap: decisions are left to `cycle`."""
+        """Update the state with one fact. Cheap: what it means for a group is left to the next `cycle`."""
         match event:
             case events.PodSet(pod):
                 self._pod_set(pod)
@@ -86,7 +88,7 @@ class Core:
         info = self.state.pods.get(uid)
         changed = False
         if info is None:
-            info = self.state.pods[uid] = PodInfo(pod, self.state.signature(pod))
+            info = self.state.add(pod)
         elif info.pod.spec != pod.spec:
             changed = self.state.resign(info, pod)
         info.pod = pod
@@ -151,9 +153,7 @@ class Core:
         self.state.forget(info)
         self.queue.forget(uid)
         if info.group is not None:
-            if info.group not in self.state.groups:
-                self.queue.forget(info.group)
-            self._reconsider(info.group)
+            self._group_touched(info.group)
 
     def _bind_done(self, uid: str) -> None:
         info = self.state.pods.get(uid)
@@ -205,6 +205,7 @@ class Core:
         self.queue.forget(key)
         self._regroup(group)
         self.state.drop_if_empty(key)
+        self._group_touched(key)
 
     def _compare_with_job(self, group: GroupInfo) -> bool:
         """Note what the Job of a group which the controllers made asks for. Returns whether that changed."""
@@ -223,7 +224,7 @@ class Core:
         for info in list(group.all_pods()):
             if info.state in (PodState.HELD, *UNPLACED):
                 self._move(info, self._state_of(info), info.node)
-        self._reconsider(group.key)
+        self._group_touched(group.key)
 
     def _job_set(self, job: Job) -> None:
         self._jobs[job.metadata.uid] = job
@@ -243,7 +244,7 @@ class Core:
         key = GroupKey(job.metadata.namespace, names.group_name(job.metadata.name, job.metadata.uid))
         group = self.state.groups.get(key)
         if group is not None and (self._compare_with_job(group) or job.finished):
-            self._reconsider(key)
+            self._group_touched(key)
 
     def _move(self, info: PodInfo, state: PodState, node: str = "") -> None:
         """Move a pod, and queue what that concerns."""
@@ -255,26 +256,46 @@ class Core:
     def _touched(self, info: PodInfo) -> None:
         """Queue what a changed pod concerns: its group, or the pod where it is scheduled alone."""
         if info.group is not None:
-            self._reconsider(info.group)
+            self._group_touched(info.group)
         elif info.state is PodState.PENDING:
             self.queue.activate(info.uid, order_of_pod(info))
         else:
             self.queue.discard(info.uid)
 
-    def _reconsider(self, key: GroupKey) -> None:
+    def _group_touched(self, key: GroupKey) -> None:
+        """Have the group considered, later; of one that nothing refers to any more keep nothing.
+
+        The latter at once: a core that only listens, while another replica leads, never cycles.
+        """
+        if key in self.state.groups:
+            self._dirty[key] = None
+        else:
+            self.queue.forget(key)
+            self._dirty.pop(key, None)
+            self._reconsider(key, None)
+
+    def flush(self) -> None:
+        """Consider the groups that something happened to: once each, however much it was."""
+        while self._dirty:
+            key, _ = self._dirty.popitem()
+            self._reconsider(key, self.state.groups.get(key))
+
+    def _reconsider(self, key: GroupKey, group: GroupInfo | None) -> None:
         """Queue the group if it can be tried; note what it lacks if it cannot."""
-        group = self.state.groups.get(key)
-        if group is not None and not (group.complete and group.begun):
+        complete = group is not None and group.complete
+        begun = group is not None and group.begun
+        if not (complete and begun):
             # Room is kept only for a group that was bound in part and can be completed.
-            for info in list(group.members[PodState.RESERVED].values()):
-                self.state.move(info, PodState.PENDING)
             self._holding.pop(key, None)
-            group.hold_over &= group.begun
-        if group is not None and group.wants and group.complete:
+            if group is not None:
+                for info in list(group.members[PodState.RESERVED].values()):
+                    self.state.move(info, PodState.PENDING)
+                group.hold_over &= begun
+        if group is not None and complete and group.wants:
             self.queue.activate(key, group.order())
         else:
             self.queue.discard(key)
-        if group is not None and (group.robbed or (not group.complete and group.to_tell)):
+        if group is not None and (group.robbed or (not complete and group.to_tell)):
             self._incomplete.setdefault(key, None)
         else:
             self._incomplete.pop(key, None)
@@ -287,6 +308,7 @@ class Core:
 
     def next_time(self) -> float | None:
         """When `cycle` has something to do: -inf for now, None for not before another event."""
+        self.flush()
         if self._bind_failed or self._bind_trouble or self._reached or self.state.nodes.changed:
             return -math.inf
         times = [
@@ -303,8 +325,8 @@ class Core:
         return self._tell_reached() or self._tell_bind_trouble() or self._tell_incomplete(now) or self._try_next(now)
 
     def _settle(self, now: float) -> None:
-        """Give what events left behind its place in time."""
-        _date(self._incomplete, now)
+        """Give what events left behind its place, also in time."""
+        self.flush()
         _date(self._unconfirmed, now)
         while (uid := _pop_due(self._unconfirmed, CONFIRM_WITHIN, now)) is not None:
             # A second bind is refused if the first one stands, and its pod is then read.
@@ -315,6 +337,8 @@ class Core:
             self.state.groups[key].hold_over = True
             for info in list(self.state.groups[key].members[PodState.RESERVED].values()):
                 self._move(info, PodState.PENDING)
+        self.flush()
+        _date(self._incomplete, now)
         for entity, message in self._bind_failed.items():
             failures = self.queue.fail(entity, now)
             order = self._order_of(entity)
@@ -390,7 +414,7 @@ class Core:
             group = self.state.groups[entity]
             decision, done, robbed = attempt.try_group(self.state, group)
             for other in robbed:
-                self._reconsider(other)
+                self._group_touched(other)
             if group.members[PodState.RESERVED]:
                 self._holding.setdefault(entity, now)
         else:

@@ -2,78 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from api.membership import GroupKey
 from api.model import PodGroup
 from api.wire import Job, Node, Pod
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSet:
+class NodeSet(msgspec.Struct, frozen=True, gc=False):
     """A node exists in this form."""
 
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeGone(msgspec.Struct, frozen=True, gc=False):
     """A node was deleted."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodSet:
+class PodSet(msgspec.Struct, frozen=True, gc=False):
     """A pod exists in this form: ours or not, bound or not, running or ended."""
 
     pod: Pod
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(msgspec.Struct, frozen=True, gc=False):
     """A pod was deleted."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSet:
+class GroupSet(msgspec.Struct, frozen=True, gc=False):
     """A PodGroup exists in this form."""
 
     group: PodGroup
 
 
-@dataclass(frozen=True, slots=True)
-class GroupGone:
+class GroupGone(msgspec.Struct, frozen=True, gc=False):
     """A PodGroup was deleted."""
 
     key: GroupKey
 
 
-@dataclass(frozen=True, slots=True)
-class JobSet:
+class JobSet(msgspec.Struct, frozen=True, gc=False):
     """A Job exists in this form: it decides the group of pods that name none."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class JobGone:
+class JobGone(msgspec.Struct, frozen=True, gc=False):
     """A Job was deleted."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class BindDone:
+class BindDone(msgspec.Struct, frozen=True, gc=False):
     """The API server accepted a bind."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class BindFailed:
+class BindFailed(msgspec.Struct, frozen=True, gc=False):
     """A bind was not carried out, and the pod is still there without a node.
 
     Nothing is said of a pod that is gone or bound elsewhere: the watch tells that.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from api.membership import GroupKey
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True, gc=False):
     """Bind the pod with this uid to the node. Its room is already assumed."""
 
     namespace: str
@@ -18,8 +18,7 @@ class Bind:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetGroupCondition:
+class SetGroupCondition(msgspec.Struct, frozen=True, gc=False):
     """Write PodGroupInitiallyScheduled on the PodGroup, if it does not say so already."""
 
     group: GroupKey
@@ -29,8 +28,7 @@ class SetGroupCondition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetPodCondition:
+class SetPodCondition(msgspec.Struct, frozen=True, gc=False):
     """Write PodScheduled=False on the pod, if it does not say so already."""
 
     namespace: str
@@ -40,8 +38,7 @@ class SetPodCondition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Regarding:
+class Regarding(msgspec.Struct, frozen=True, gc=False):
     """The object an Event is about."""
 
     api_version: str
@@ -51,8 +48,7 @@ class Regarding:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class EmitEvent:
+class EmitEvent(msgspec.Struct, frozen=True, gc=False):
     """Record an Event where the user looks."""
 
     regarding: Regarding
@@ -66,8 +62,7 @@ Instruction = Bind | SetGroupCondition | SetPodCondition | EmitEvent
 Verdict = Literal["scheduled", "unschedulable", "error", "waiting"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """The outcome of one cycle over one entity (a group, or a pod that is scheduled alone)."""
 
     #: The group's key, or ``namespace/name`` of a single pod.
@@ -79,4 +74,4 @@ class Decision:
     #: Members bound by this decision, and members it looked at.
     placed: int
     considered: int
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[Instruction] = []

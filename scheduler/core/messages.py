@@ -88,6 +88,8 @@ def name_taken(group: GroupInfo) -> str:
 def disagreement(members: Iterable[PodInfo]) -> str | None:
     """Say on which field the members of a group disagree, with the values, or None where they agree."""
     pods = [info.pod.spec for info in members]
+    if len({(spec.scheduler_name, spec.priority, spec.preemption_policy) for spec in pods}) < 2:
+        return None  # mostly, and it is asked at each attempt
     fields = {
         "spec.schedulerName": Counter(f'"{spec.scheduler_name}"' for spec in pods),
         "spec.priority": Counter(str(spec.priority) for spec in pods),

@@ -8,7 +8,7 @@ and ``changed`` tells whether room was freed anywhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -160,6 +160,17 @@ class NodeTable:
     def take(self, name: str, signature: Signature) -> None:
         """Count a pod on a node, known or not."""
         self._count(name, signature, 1)
+
+    def take_all(self, names: Sequence[str], signature: Signature) -> None:
+        """Do `take` for several identical pods on nodes that are known, at once."""
+        if signature.host_ports:
+            for name in names:
+                self._count(name, signature, 1)
+            return
+        rows = [self.rows[name] for name in names]
+        vector = self.need(signature)
+        np.add.at(self._used[:, : len(vector)], rows, vector)
+        self._pods.update(rows)
 
     def give_back(self, name: str, signature: Signature) -> None:
         """Undo `take` exactly."""

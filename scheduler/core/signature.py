@@ -28,6 +28,16 @@ class Signature:
     unsupported: tuple[str, ...]
 
 
+#: Encodes what a pod's spec says, with defaults left out.
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def raw_key_of(pod: Pod) -> bytes:
+    """Return the spec as it is written, its place left out: pods of one template mostly have the same."""
+    spec = pod.spec
+    return _encode(msgspec.structs.replace(spec, node_name="") if spec.node_name else spec)
+
+
 def key_of(pod: Pod) -> bytes:
     """Return a canonical form of what `of_pod` reads, to intern by."""
     spec = pod.spec

@@ -7,8 +7,9 @@ A pod changes state only through ``State.move``, which keeps the room used on no
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from weakref import WeakValueDictionary
 
 from api import conditions
@@ -55,6 +56,10 @@ EVER_BOUND = frozenset({PodState.ACCEPTED, PodState.BOUND, PodState.SUCCEEDED})
 UNPLACED = frozenset({PodState.PENDING, PodState.RESERVED})
 
 
+#: Pods by state and uid.
+Books = dict["PodState", dict[str, "PodInfo"]]
+
+
 @dataclass(slots=True, eq=False)
 class PodInfo:
     """A pod as the scheduler sees it; ``group`` is latched when first decided."""
@@ -69,6 +74,10 @@ class PodInfo:
     waits_for_job: str = ""
     #: The node it uses room on (states in `ON_NODE`).
     node: str = ""
+    #: Where its group files it: the group's `members` or `extras`; None before `latched`, and without a group.
+    books: Books | None = None
+    #: Orders the pods of a group: completion index, then name.
+    rank: tuple[int, str] = (0, "")
 
     @property
     def uid(self) -> str:
@@ -88,8 +97,8 @@ class GroupInfo:
     key: GroupKey
     podgroup: PodGroup | None = None
     #: Pods that count toward the minimum, by state; extras the same.
-    members: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
-    extras: dict[PodState, dict[str, PodInfo]] = field(default_factory=lambda: {s: {} for s in PodState})
+    members: Books = field(default_factory=lambda: {s: {} for s in PodState})
+    extras: Books = field(default_factory=lambda: {s: {} for s in PodState})
     #: The minimum and the parallelism of its Job now; 0 where it is not a Job's group that the controllers made.
     job_minimum: int = 0
     job_parallelism: int = 0
@@ -216,25 +225,31 @@ class GroupInfo:
         podgroup = self.podgroup
         priority = podgroup.spec.priority if podgroup is not None else None
         if priority is None:
-            priority = max((info.pod.spec.priority for info in self.wanting()), default=0)
+            wanting = (info for state in UNPLACED for info in self.members[state].values())
+            priority = max((info.pod.spec.priority for info in wanting), default=0)
         created = (podgroup.metadata.creation_timestamp if podgroup is not None else None) or ""
         return (0 if self.below_minimum else 1, -priority, created, str(self.key))
 
     def wanting(self, *, extras: bool = False) -> list[PodInfo]:
         """Members (or extras) that want a node, in the order of their completion indexes."""
         books = self.extras if extras else self.members
-        return sorted((info for state in UNPLACED for info in books[state].values()), key=_rank)
+        return sorted((info for state in UNPLACED for info in books[state].values()), key=_RANK)
 
 
+_RANK = attrgetter("rank")
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def _rank(info: PodInfo) -> tuple[int, str]:
-    metadata = info.pod.metadata
+def _rank(pod: Pod) -> tuple[int, str]:
+    metadata = pod.metadata
     index = metadata.labels.get(_INDEX) or metadata.annotations.get(_INDEX) or ""
     # The annotation is the user's: it may be anything.
     known = index.isascii() and index.isdigit() and len(index) < 10
     return (int(index) if known else 2**31, metadata.name)
+
+
+#: Specs as written whose signatures are kept at hand.
+RECENT = 4096
 
 
 class State:
@@ -245,14 +260,26 @@ class State:
         self.pods: dict[str, PodInfo] = {}
         self.groups: dict[GroupKey, GroupInfo] = {}
         self._signatures: WeakValueDictionary[bytes, Signature] = WeakValueDictionary()
+        self._recent: dict[bytes, Signature] = {}
 
     def signature(self, pod: Pod) -> Signature:
         """Return the interned signature of a pod."""
-        key = signatures.key_of(pod)
-        found = self._signatures.get(key)
+        raw = signatures.raw_key_of(pod)
+        found = self._recent.get(raw)
         if found is None:
-            found = self._signatures[key] = signatures.of_pod(pod)
+            key = signatures.key_of(pod)
+            found = self._signatures.get(key)
+            if found is None:
+                found = self._signatures[key] = signatures.of_pod(pod)
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            self._recent[raw] = found
         return found
+
+    def add(self, pod: Pod) -> PodInfo:
+        """Take in a pod not seen before; it is OUT until moved."""
+        info = self.pods[pod.metadata.uid] = PodInfo(pod, self.signature(pod), rank=_rank(pod))
+        return info
 
     def group(self, key: GroupKey) -> GroupInfo:
         """Return the group's entry, made on first mention."""
@@ -276,9 +303,21 @@ class State:
             self.nodes.take(node, info.signature)
             info.node = node
         if state is not info.state:
-            self._unfile(info)
+            if info.books is not None:
+                info.books[state][info.uid] = info.books[info.state].pop(info.uid)
             info.state = state
-            self._file(info)
+
+    def assume(self, plan: Sequence[tuple[PodInfo, str]]) -> None:
+        """Move PENDING pods to ASSUMED on the nodes given, as `move` does one by one."""
+        nodes: dict[Signature, list[str]] = {}
+        for info, node in plan:
+            nodes.setdefault(info.signature, []).append(node)
+            info.node = node
+            if info.books is not None:
+                info.books[PodState.ASSUMED][info.uid] = info.books[info.state].pop(info.uid)
+            info.state = PodState.ASSUMED
+        for signature, names in nodes.items():
+            self.nodes.take_all(names, signature)
 
     def join(self, info: PodInfo, group: GroupKey | None) -> None:
         """Latch the pod's group, once."""
@@ -299,7 +338,8 @@ class State:
     def forget(self, info: PodInfo) -> None:
         """Remove a pod and give back what it used."""
         self.move(info, PodState.OUT)
-        self._unfile(info)
+        if info.books is not None:
+            del info.books[PodState.OUT][info.uid]
         del self.pods[info.uid]
         if info.group is not None:
             self.drop_if_empty(info.group)
@@ -307,8 +347,8 @@ class State:
     def refile(self, group: GroupInfo) -> None:
         """Sort the group's pods into members and extras anew: its PodGroup came, went or changed its owner."""
         for info in list(group.all_pods()):
-            group.members[info.state].pop(info.uid, None)
-            group.extras[info.state].pop(info.uid, None)
+            if info.books is not None:
+                del info.books[info.state][info.uid]
             self._file(info)
 
     def _file(self, info: PodInfo) -> None:
@@ -316,11 +356,5 @@ class State:
             return
         group = self.group(info.group)
         member = group.podgroup is None or counts(info.pod, group.podgroup)
-        (group.members if member else group.extras)[info.state][info.uid] = info
-
-    def _unfile(self, info: PodInfo) -> None:
-        if info.group is None:
-            return
-        group = self.group(info.group)
-        group.members[info.state].pop(info.uid, None)
-        group.extras[info.state].pop(info.uid, None)
+        info.books = group.members if member else group.extras
+        info.books[info.state][info.uid] = info

@@ -14,6 +14,7 @@ from scheduler.core.state import ON_NODE, GroupInfo, PodState
 
 def validate(core: Core) -> None:
     """Raise AssertionError naming the first invariant that does not hold."""
+    core.flush()
     _nodes(core)
     for key, group in core.state.groups.items():
         assert group.key == key
