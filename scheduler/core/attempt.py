@@ -163,7 +163,8 @@ def _plan(
     for info in infos:
         by_signature.setdefault(id(info.signature), []).append(info)
     asks = list(by_signature.values())
-    placement = place(state.nodes, [Ask(pods[0].signature, len(pods)) for pods in asks], smallest_first=smallest_first)
+    wanted = [Ask(pods[0].signature, len(pods)) for pods in asks]
+    placement = place(state.capacities, wanted, smallest_first=smallest_first)
     names = state.nodes.names
     plan = [
         (info, names[row])

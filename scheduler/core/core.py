@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from api.membership import GroupKey, Unknown, group_of, name_taken, owning_job
 from api.model import PodGroup
 from api.wire import Job, Pod
 from scheduler.core import attempt, events, messages
+from scheduler.core.capacity import Need
 from scheduler.core.instructions import Decision
 from scheduler.core.queue import EntityId, Order, Queue
 from scheduler.core.state import UNPLACED, GroupInfo, PodInfo, PodState, State
@@ -27,6 +29,8 @@ BIND_FAILURES_TOLD = 2
 HOLD = 300.0
 #: Seconds after which an accepted bind that the watch never showed is believed no more, and tried again.
 CONFIRM_WITHIN = 60.0
+#: Seconds after which a group is tried again that freed room is too little for: its reasons may be others by now.
+REFRESH = 60.0
 
 
 class Core:
@@ -56,6 +60,8 @@ class Core:
         self._unconfirmed: dict[str, float | None] = {}
         #: Groups bound in part that room is kept for, oldest first, with the time since (as above).
         self._holding: dict[GroupKey, float | None] = {}
+        #: When those are tried again that room was freed for in vain; None where there are none.
+        self._refresh_at: float | None = None
 
     # ---- events
 
@@ -309,12 +315,19 @@ class Core:
     def next_time(self) -> float | None:
         """When `cycle` has something to do: -inf for now, None for not before another event."""
         self.flush()
-        if self._bind_failed or self._bind_trouble or self._reached or self.state.nodes.changed:
+        if (
+            self._bind_failed
+            or self._bind_trouble
+            or self._reached
+            or self.state.nodes.freed
+            or self.state.nodes.renewed
+        ):
             return -math.inf
         times = [
             _due(self._incomplete, INCOMPLETE_AFTER),
             _due(self._unconfirmed, CONFIRM_WITHIN),
             _due(self._holding, HOLD),
+            self._refresh_at,
             self.queue.next_time(),
         ]
         return min((time for time in times if time is not None), default=None)
@@ -347,9 +360,21 @@ class Core:
                 if failures >= BIND_FAILURES_TOLD:
                     self._bind_trouble[entity] = message
         self._bind_failed.clear()
-        if self.state.nodes.changed:
-            self.state.nodes.changed = False
-            self.queue.wake_all()
+        self._wake(now)
+
+    def _wake(self, now: float) -> None:
+        """Have tried again what may fit now; at times also what does not, as its reasons may be others by now."""
+        nodes = self.state.nodes
+        due = self._refresh_at is not None and self._refresh_at <= now
+        if nodes.renewed or due:
+            self.queue.wake(lambda _: True)
+            self._refresh_at = None
+        elif nodes.freed and self.queue.wake(self._may_help) and self._refresh_at is None:
+            self._refresh_at = now + REFRESH
+        nodes.renewed = nodes.freed = False
+
+    def _may_help(self, need: Need | None) -> bool:
+        return need is None or self.state.capacities.may_hold(need)
 
     def _order_of(self, entity: EntityId) -> Order | None:
         """The entity's place in the queue; None where it has nothing to try."""
@@ -419,12 +444,24 @@ class Core:
                 self._holding.setdefault(entity, now)
         else:
             decision, done = attempt.try_pod(self.state, self.state.pods[entity])
-        nodes.changed = used is not None and bool((nodes.used[: len(used), : used.shape[1]] < used).any())
+        nodes.freed = used is not None and bool((nodes.used[: len(used), : used.shape[1]] < used).any())
         order = self._order_of(entity)
         if not done and order is not None:
             self.queue.fail(entity, now)
-            self.queue.wait(entity, order)
+            self.queue.wait(entity, order, self._need_of(entity) if decision.verdict != "error" else None)
         return decision
+
+    def _need_of(self, entity: EntityId) -> Need | None:
+        """The room without which another attempt is in vain; None where any room helps."""
+        if not isinstance(entity, GroupKey):
+            return Need(1, ((self.state.pods[entity].signature, 1),))
+        group = self.state.groups[entity]
+        if group.begun:
+            return None  # it keeps what it finds
+        asks = Counter(
+            info.signature for info in group.wanting() + (group.wanting(extras=True) if not group.missing else [])
+        )
+        return Need(max(group.missing, 1), tuple(asks.items()))
 
 
 def _entity(info: PodInfo) -> EntityId:

@@ -42,6 +42,9 @@ class LabelColumn:
 #: Values of a label beyond which its column is built anew: those of nodes that are gone pile up.
 STALE_VALUES = 1024
 
+#: Changes of use, beside two a row, after which counting all rows anew is as cheap as remembering them.
+_TOUCHED = 1024
+
 
 class NodeTable:
     """Rows of nodes."""
@@ -57,9 +60,14 @@ class NodeTable:
         self.taint_classes: dict[int, tuple[Taint, ...]] = {}
         #: Host ports in use, only for rows that have any.
         self.ports: dict[int, Counter[HostPort]] = {}
-        #: Whether something happened that may let a pod fit: room was given back, or a node came or changed.
-        #: Reset by who acts on it.
-        self.changed = False
+        #: Whether something happened that may let a pod fit: room was given back; a node came or changed. Reset by who
+        #: acts on it.
+        self.freed = False
+        self.renewed = False
+        #: What was counted by row is void once this is another number.
+        self.version = 0
+        #: Rows whose use has changed since `version` last did, in order, with repetitions.
+        self.touched: list[int] = []
         self._capacity = 64
         self._allocatable: Ints = np.zeros((self._capacity, 8), dtype=np.int64)
         self._used: Ints = np.zeros((self._capacity, 8), dtype=np.int64)
@@ -146,7 +154,8 @@ class NodeTable:
         self.labels[row] = labels
         for key, column in self._columns.items():
             column.set(row, labels.get(key))
-        self.changed = True
+        self.renewed = True
+        self._renew()
 
     def remove(self, name: str) -> None:
         """Forget a node; what its pods take stays counted in case it comes back under its name."""
@@ -155,6 +164,7 @@ class NodeTable:
             self._leave_class(row)
             self._present[row] = False
             self._allocatable[row] = 0
+            self._renew()
             self._free_if_unused(row)
 
     def take(self, name: str, signature: Signature) -> None:
@@ -171,6 +181,7 @@ class NodeTable:
         vector = self.need(signature)
         np.add.at(self._used[:, : len(vector)], rows, vector)
         self._pods.update(rows)
+        self._touch(rows)
 
     def give_back(self, name: str, signature: Signature) -> None:
         """Undo `take` exactly."""
@@ -185,7 +196,8 @@ class NodeTable:
         vector = self.need(signature)
         self._used[row, : len(vector)] += sign * vector
         self._pods[row] += sign
-        self.changed |= sign < 0
+        self.freed |= sign < 0
+        self._touch((row,))
         if signature.host_ports:
             taken = self.ports.setdefault(row, Counter())
             for port in signature.host_ports:
@@ -195,6 +207,15 @@ class NodeTable:
             if not taken:
                 del self.ports[row]
         self._free_if_unused(row)
+
+    def _touch(self, rows: Iterable[int]) -> None:
+        self.touched += rows
+        if len(self.touched) > _TOUCHED + 2 * len(self):
+            self._renew()
+
+    def _renew(self) -> None:
+        self.version += 1
+        self.touched.clear()
 
     def _join_class(self, taints: tuple[Taint, ...]) -> int:
         number = self._class_of.get(taints)
@@ -230,6 +251,7 @@ class NodeTable:
             self.names[row] = name
         elif row is None:
             row = self.rows[name] = len(self.names)
+            self._renew()
             self.names.append(name)
             self.labels.append({})
             if len(self.names) > self._capacity:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler.core import filters
+from scheduler.core import capacity, requests
+from scheduler.core.capacity import Capacities, Capacity
 from scheduler.core.nodes import Bools, Ints, NodeTable
 from scheduler.core.signature import Signature, conflicts
 
@@ -46,45 +47,51 @@ class Placement:
         return sum(len(rows) for rows in self.rows)
 
 
-def place(table: NodeTable, asks: Sequence[Ask], *, smallest_first: bool = False) -> Placement:
-    """Place as many pods of each ask as fit, larger pods first unless told otherwise; the table is not changed."""
+def place(capacities: Capacities, asks: Sequence[Ask], *, smallest_first: bool = False) -> Placement:
+    """Place as many pods of each ask as fit, larger pods first unless told otherwise; nothing is changed."""
+    table = capacities.table
     for ask in asks:
         table.need(ask.signature)  # adds the columns of resources that no node and no pod had before
     vectors = [table.need(ask.signature) for ask in asks]
-    free = table.allocatable - table.used
+    #: What the asks placed so far take; shape (rows, resources). None while that is nothing.
+    planned: Ints | None = None
     placement = Placement(rows=[np.empty(0, dtype=np.int64)] * len(asks), nodes=int(table.present.sum()))
     ports: dict[int, list[Signature]] = {}
     order = _largest_first(table, vectors)
     for index in reversed(order) if smallest_first else order:
         ask, need = asks[index], vectors[index]
-        passing, refused = filters.static(table, ask.signature)
-        capacity = _capacity(free, need, passing)
+        room = capacities.of(ask.signature)
+        fits = room.fits
+        if planned is not None:
+            taken = np.flatnonzero(planned[:, table.resources[requests.PODS]])
+            left = table.allocatable[taken] - table.used[taken] - planned[taken]
+            fits = fits.copy()
+            fits[taken] = capacity.count(left, need, room.passing[taken])
         blocked = _blocked_by_ports(table, ask.signature, ports)
         if ask.signature.host_ports:
-            capacity = np.where(blocked, 0, np.minimum(capacity, 1))
-        per_row = _fill(capacity, ask.count)
+            fits = np.where(blocked, 0, np.minimum(fits, 1))
+        per_row = _fill(fits, ask.count)
         rows = np.repeat(np.arange(len(table)), per_row)
         placement.rows[index] = rows
-        free = free - per_row[:, None] * need[None, :]
+        if len(asks) > 1:
+            planned = np.zeros_like(table.used) if planned is None else planned
+            planned += per_row[:, None] * need[None, :]
         if ask.signature.host_ports:
             for row in rows:
                 ports.setdefault(int(row), []).append(ask.signature)
         if len(rows) < ask.count and not placement.reasons:
-            placement.reasons = _reasons(table, ask.signature, need, free, passing, refused, per_row, blocked)
+            free = table.allocatable - table.used - (per_row[:, None] * need if planned is None else planned)
+            placement.reasons = _reasons(table, ask.signature, need, free, room, per_row, blocked)
             placement.proven = len(asks) == 1
     return placement
 
 
 def _largest_first(table: NodeTable, vectors: Sequence[Ints]) -> list[int]:
+    if len(vectors) == 1:
+        return [0]
     largest = np.maximum(table.allocatable.max(axis=0, initial=0), 1)
     shares = [float((vector / largest).max(initial=0.0)) for vector in vectors]
     return sorted(range(len(vectors)), key=lambda index: -shares[index])
-
-
-def _capacity(free: Ints, need: Ints, passing: Bools) -> Ints:
-    columns = np.flatnonzero(need)
-    fits: Ints = (free[:, columns] // need[columns]).min(axis=1, initial=np.iinfo(np.int64).max)
-    return np.where(passing, np.maximum(fits, 0), 0)
 
 
 def _blocked_by_ports(table: NodeTable, signature: Signature, planned: dict[int, list[Signature]]) -> Bools:
@@ -97,23 +104,25 @@ def _blocked_by_ports(table: NodeTable, signature: Signature, planned: dict[int,
     return blocked
 
 
-def _fill(capacity: Ints, count: int) -> Ints:
+def _fill(fits: Ints, count: int) -> Ints:
     """Spread ``count`` over rows: fullest use of the fewest nodes, the last one the tightest that takes the rest."""
-    taken = np.zeros_like(capacity)
-    if count <= 0 or not len(capacity):
-        return taken
-    # No node takes more than all: the sum of a huge cluster's capacities stays within an int64.
-    useful = np.minimum(capacity, count)
-    order = np.argsort(-useful, kind="stable")
-    totals = np.cumsum(useful[order])
+    if count <= 0 or not len(fits):
+        return np.zeros_like(fits)
+    useful = np.minimum(fits, count)
+    # Rows are taken from those that hold most downward: how many pods are in all rows that hold as many or more?
+    rows_by_use = np.bincount(useful)[::-1]
+    most = len(rows_by_use) - 1
+    totals = np.cumsum(rows_by_use * np.arange(most, -1, -1))
     if totals[-1] <= count:
         return useful
-    whole = int(np.searchsorted(totals, count, side="left"))
-    taken[order[:whole]] = capacity[order[:whole]]
-    rest = count - (int(totals[whole - 1]) if whole else 0)
-    candidates = order[whole:]
-    fitting = candidates[capacity[candidates] >= rest]
-    tightest = fitting[np.argmin(capacity[fitting])]
+    step = int(np.searchsorted(totals, count, side="left"))
+    use = most - step
+    left = count - (int(totals[step - 1]) if step else 0)
+    taken = np.where(useful > use, useful, 0)
+    whole = (left - 1) // use
+    taken[np.flatnonzero(useful == use)[:whole]] = use
+    rest = left - whole * use
+    tightest = np.argmin(np.where((taken == 0) & (fits >= rest), fits, np.iinfo(np.int64).max))
     taken[tightest] = rest
     return taken
 
@@ -123,16 +132,15 @@ def _reasons(
     signature: Signature,
     need: Ints,
     free: Ints,
-    passing: Bools,
-    refused: list[tuple[str, Bools]],
+    room: Capacity,
     per_row: Ints,
     blocked: Bools,
 ) -> dict[str, int]:
     """Count each existing node under one reason: the first that refuses the next pod of this signature."""
-    counts = {reason: int(mask.sum()) for reason, mask in refused}
-    left = passing & ~blocked
+    counts = {reason: int(mask.sum()) for reason, mask in room.refused}
+    left = room.passing & ~blocked
     if blocked.any():
-        counts[HOST_PORTS] = int((passing & blocked).sum())
+        counts[HOST_PORTS] = int((room.passing & blocked).sum())
     mine = left & (per_row > 0)
     if mine.any():
         words = PORTS_OF_MEMBERS if signature.host_ports else "filled by members of this group"

@@ -11,10 +11,12 @@ Failures are kept apart from places: a bind may fail after its entity was placed
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from api.membership import GroupKey
+from scheduler.core.capacity import Need
 
 EntityId = GroupKey | str
 
@@ -42,6 +44,8 @@ class Entry:
 
     order: Order
     where: Where
+    #: The room without which another attempt is in vain, where that is known.
+    need: Need | None = None
     #: Identifies the entry's newest heap item; older items are dead.
     ticket: int = 0
 
@@ -54,7 +58,8 @@ class Queue:
         self.failures: dict[EntityId, Failures] = {}
         self._active: list[tuple[Order, int, EntityId]] = []
         self._backoff: list[tuple[float, int, EntityId]] = []
-        self._waiting: dict[EntityId, None] = {}
+        #: By need: those that wait for the same are judged together.
+        self._waiting: dict[Need | None, dict[EntityId, None]] = {}
         self._tickets = 0
 
     def __len__(self) -> int:
@@ -81,10 +86,11 @@ class Queue:
             failures.attempts += 1
         return failures.attempts
 
-    def wait(self, entity: EntityId, order: Order) -> None:
-        """Leave the entity until a change that can help it."""
+    def wait(self, entity: EntityId, order: Order, need: Need | None = None) -> None:
+        """Leave the entity until a change that can help it: any, or one that makes room for its need."""
         entry = self.entries.setdefault(entity, Entry(order, "waiting"))
-        entry.order = order
+        self._leave_waiting(entity, entry)
+        entry.order, entry.need = order, need
         self._place(entity, entry, "waiting")
 
     def retry(self, entity: EntityId, order: Order) -> None:
@@ -95,8 +101,9 @@ class Queue:
 
     def discard(self, entity: EntityId) -> None:
         """Take the entity out: it was placed, or it is incomplete. Its failures are kept."""
-        self.entries.pop(entity, None)
-        self._waiting.pop(entity, None)
+        entry = self.entries.pop(entity, None)
+        if entry is not None:
+            self._leave_waiting(entity, entry)
 
     def succeeded(self, entity: EntityId) -> None:
         """Start its back-off anew: it was bound."""
@@ -107,11 +114,13 @@ class Queue:
         self.discard(entity)
         self.succeeded(entity)
 
-    def wake_all(self) -> None:
-        """Something changed that can help what waits: room was freed, or a node came or changed."""
-        for entity in list(self._waiting):
-            entry = self.entries[entity]
-            self._place(entity, entry, self._due(entity, entry))
+    def wake(self, helps: Callable[[Need | None], bool]) -> bool:
+        """Something changed that can help what waits; ``helps`` says whom. Returns whether any waits on."""
+        for need in [need for need in self._waiting if helps(need)]:
+            for entity in list(self._waiting[need]):
+                entry = self.entries[entity]
+                self._place(entity, entry, self._due(entity, entry))
+        return bool(self._waiting)
 
     def pop(self, now: float) -> EntityId | None:
         """Return the next entity to try and take it out; it comes back by `activate`, `wait` or `retry`."""
@@ -150,15 +159,21 @@ class Queue:
         return "backoff" if entity in self.failures else "active"
 
     def _place(self, entity: EntityId, entry: Entry, where: Where) -> None:
+        self._leave_waiting(entity, entry)
         self._tickets += 1
         entry.ticket = self._tickets
         entry.where = where
         if where == "waiting":
-            self._waiting[entity] = None
+            self._waiting.setdefault(entry.need, {})[entity] = None
             return
-        self._waiting.pop(entity, None)
         if where == "active":
             heapq.heappush(self._active, (entry.order, entry.ticket, entity))
         else:
             until = self.failures[entity].until if entity in self.failures else 0.0
             heapq.heappush(self._backoff, (until, entry.ticket, entity))
+
+    def _leave_waiting(self, entity: EntityId, entry: Entry) -> None:
+        waiting = self._waiting.get(entry.need, {})
+        waiting.pop(entity, None)
+        if not waiting:
+            self._waiting.pop(entry.need, None)

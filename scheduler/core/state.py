@@ -17,6 +17,7 @@ from api.membership import GroupKey, counts, name_taken
 from api.model import PodGroup
 from api.wire import Pod
 from scheduler.core import signature as signatures
+from scheduler.core.capacity import Capacities
 from scheduler.core.nodes import NodeTable
 from scheduler.core.queue import Order
 from scheduler.core.signature import Signature
@@ -257,6 +258,7 @@ class State:
 
     def __init__(self) -> None:
         self.nodes = NodeTable()
+        self.capacities = Capacities(self.nodes)
         self.pods: dict[str, PodInfo] = {}
         self.groups: dict[GroupKey, GroupInfo] = {}
         self._signatures: WeakValueDictionary[bytes, Signature] = WeakValueDictionary()

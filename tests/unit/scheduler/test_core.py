@@ -7,7 +7,7 @@ import pytest
 from api import names
 from api.membership import GroupKey
 from scheduler.core import events
-from scheduler.core.core import Core
+from scheduler.core.core import REFRESH, Core
 from tests.builders import bound, job, node, pod, pod_group
 from tests.unit.scheduler.world import World
 
@@ -254,6 +254,27 @@ def test_a_big_group_blocks_nobody():
     """A10."""
     world = World(*nodes(1, cpu="4"), *gang("big", 10), *gang("two", 2), *gang("one", 1)).run()
     assert set(world.nodes) == {"two-0", "two-1", "one-0"}
+
+
+def test_freed_room_that_is_too_little_wakes_nobody():
+    """Ten thousand that wait for more must not all be tried for each pod that ends."""
+    others = [pod(f"o-{i}", node="n0", phase="Running") for i in range(2)]
+    world = World(*nodes(1, cpu="4"), *map(events.PodSet, others), *gang("three", 3), *gang("four", 4)).run()
+    before = len(world.decisions)
+    world.feed(events.PodGone(others[0].metadata.uid)).run(until=30)
+    assert {d.entity for d in world.decisions[before:]} == {"default/three"}
+    world.run(until=120)
+    assert world.told()[-1] == ("default/four", "False", "0 of 4 members fit; of 1 node: 1 Insufficient cpu")
+
+
+def test_reasons_are_renewed_though_the_room_stays_too_little():
+    others = [pod(f"o-{i}", node="n0", phase="Running") for i in range(2)]
+    world = World(*nodes(1, cpu="4"), *map(events.PodSet, others), *gang("four", 4)).run()
+    assert world.told()[-1][2].startswith("2 of 4 members fit")
+    world.feed(events.PodGone(others[0].metadata.uid)).run(until=REFRESH - 1)
+    assert world.told()[-1][2].startswith("2 of 4 members fit")
+    world.run(until=REFRESH)
+    assert world.told()[-1][2].startswith("3 of 4 members fit")
 
 
 def test_groups_start_whole_or_not_at_all():
