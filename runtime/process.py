@@ -126,6 +126,7 @@ async def take_part(
         return election, make_client(before_write=election.check)
 
     async def meanwhile(waiting: Waiting) -> None:
+        assert program.meanwhile is not None
         await clock.sleep(PATIENCE)
         while not waiting.lacks:
             await clock.sleep(PATIENCE)
@@ -133,13 +134,14 @@ async def take_part(
         if election is not None:
             await election.acquire()
         async with anyio.create_task_group() as group:
-            if program.meanwhile is not None:
-                group.start_soon(program.meanwhile, worker, clock, waiting)
+            group.start_soon(program.meanwhile, worker, clock, waiting)
             if election is not None:
                 await election.hold()
                 group.cancel_scope.cancel()
 
-    if not await usable_before_signal(client, clock, program.reads, program.remedies, meanwhile):
+    # Who has nothing to say meanwhile needs no Lease for it.
+    beside = meanwhile if program.meanwhile is not None else None
+    if not await usable_before_signal(client, clock, program.reads, program.remedies, beside):
         return 0
     while True:
         election, worker = elect()
