@@ -173,6 +173,9 @@ class _Replay:
             return  # it started before the record did
         self.report.groups_started += 1
         committed = self._committed(index, group)
+        # Nodes and pods come by watches of their own: that of a node may be behind, as seen from the other.
+        usable: set[str] = set()
+        self._recently(index, lambda world: usable.update(n.name for n in world.nodes.values() if n.usable))
 
         def fits(world: World) -> bool:
             known = world.groups.get(group.key)
@@ -181,7 +184,7 @@ class _Replay:
             members = [p for p in world.counting(known) if not p.deleting and p.phase != "Failed"]
             alike = len({(p.need, p.selector) for p in members}) <= 1
             enough = len(members) >= known.minimum
-            return enough and (not alike or world.capacity(pod, committed) >= known.minimum)
+            return enough and (not alike or world.capacity(pod, committed, usable) >= known.minimum)
 
         if not self._recently(index, fits):
             self._blame(
@@ -211,7 +214,7 @@ class _Replay:
                 taken[pod.node] = taken.get(pod.node, Room()).plus(pod.need)
         return taken
 
-    def _recently(self, index: int, holds: Callable[[World], bool]) -> bool:
+    def _recently(self, index: int, holds: Callable[[World], object]) -> bool:
         """Whether something held right before a change, or at an instant that a decision may have been made at."""
         if holds(self.world):
             return True
@@ -302,19 +305,28 @@ class _Replay:
                 self._lose(group.uid, change.time, f"node {node.name} was lost")
 
 
-def timeline(changes: Iterable[Change], namespace: str, group: str) -> list[str]:
-    """What happened to a group and its members, for people."""
+def timeline(changes: Iterable[Change], namespace: str, group: str = "") -> list[str]:
+    """What happened to a group and its members, or to all pods and groups of a namespace and its nodes, for people."""
     lines: list[str] = []
     known: dict[str, View] = {}
     for change in changes:
         view = change.view or known.get(change.uid)
         known |= {change.uid: change.view} if change.view is not None else {}
-        if isinstance(view, PodView) and view.key == (namespace, group):
-            what = f"{view.phase} on {view.node or 'no node'}{', in deletion' if view.deleting else ''}"
-            lines.append(f"{change.time:.3f} rev {change.revision} pod {view.name}: {what if change.view else 'gone'}")
-        elif isinstance(view, GroupView) and view.key == (namespace, group):
-            what = f"minimum {view.minimum}, {view.scheduled}{', in deletion' if view.deleting else ''}"
-            lines.append(f"{change.time:.3f} rev {change.revision} PodGroup: {what if change.view else 'gone'}")
+        if isinstance(view, NodeView):
+            about = not group and namespace in view.name
+            what = f"node {view.name}: {view.allocatable}{'' if view.usable else ', takes no pods'}"
+        elif isinstance(view, PodView):
+            about = view.namespace == namespace and group in ("", view.group)
+            leaving = ", in deletion" if view.deleting else ""
+            what = f"pod {view.name} of {view.need}: {view.phase} on {view.node or 'no node'}{leaving}"
+        elif view is not None:
+            about = view.namespace == namespace and group in ("", view.name)
+            what = f"PodGroup {view.name}: minimum {view.minimum}, {view.scheduled}"
+            what += ", in deletion" if view.deleting else ""
+        else:
+            continue
+        if about:
+            lines.append(f"{change.time:.3f} rev {change.revision} {what}{'' if change.view else ': gone'}")
     return lines
 
 

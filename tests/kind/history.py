@@ -11,7 +11,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -217,11 +217,15 @@ class World:
                 room = room.minus(pod.need)
         return room
 
-    def capacity(self, pod: PodView, taken: dict[str, Room] | None = None) -> int:
-        """How many pods like this fit now; ``taken``: what else is spoken for, by node."""
+    def capacity(self, pod: PodView, taken: dict[str, Room] | None = None, usable: Container[str] = frozenset()) -> int:
+        """How many pods like this fit now.
+
+        :param taken: what else is spoken for, by node
+        :param usable: names of nodes that count as usable, whatever they are now
+        """
         total = 0
         for node in self.nodes.values():
-            if node.usable and node.labels.issuperset(pod.selector):
+            if (node.usable or node.name in usable) and node.labels.issuperset(pod.selector):
                 total += self.free(node).minus((taken or {}).get(node.name, Room())).times(pod.need)
         return total
 

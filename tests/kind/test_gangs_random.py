@@ -258,6 +258,9 @@ def test_rounds(kube: Kube, watcher: Watcher, phalanx: Phalanx) -> None:
     for seconds, text in report.partial[:5]:
         if seconds > 3 and (found := re.match(r"group ([^/]+)/(\S+)", text)):
             print(f"--- {text}", *timeline(watcher.changes(), *found.groups()), sep="\n")
+    for text in report.violations:
+        if found := re.search(r"group ([^/]+)/(\S+)", text):
+            print(f"--- {text}", *timeline(watcher.changes(), found[1]), sep="\n")
     for text in failures + report.violations + report.partial_now:
         for namespace, story in stories.items():
             if namespace in text:
