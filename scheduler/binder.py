@@ -49,8 +49,14 @@ class Binder:
         self._clock = clock
         self._report = report
         self._queue: deque[Bind] = deque()
+        self._under_way = 0
         self._news = anyio.Event()
         self._repeats = Repeats(clock)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any bind is under way or waits for its turn."""
+        return bool(self._queue or self._under_way)
 
     def submit(self, bind: Bind) -> None:
         """Queue a bind; returns at once."""
@@ -85,9 +91,13 @@ class Binder:
 
     async def _next(self) -> None:
         bind = self._queue.popleft()
-        with anyio.CancelScope(shield=True):
-            # A stop in the middle would leave it open whether the pod is bound; the request has its own time limit.
-            failure = await self._send(bind)
+        self._under_way += 1
+        try:
+            with anyio.CancelScope(shield=True):
+                # A stop in the middle would leave it open whether the pod is bound; the request has its own time limit.
+                failure = await self._send(bind)
+        finally:
+            self._under_way -= 1
         if failure is None:
             self._report(events.BindDone(bind.uid))
         elif failure.ambiguous or isinstance(failure, Conflict):

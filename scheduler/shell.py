@@ -58,7 +58,7 @@ class Shell:
         self.groups = Informer(client, PODGROUPS, clock=clock, decode=v1beta1.pod_group)
         self._informers: tuple[Informer[Any], ...] = (self.nodes, self.jobs, self.groups, self.pods)
         self.binder = Binder(client, clock, self._feed)
-        self.status = StatusWriter(client, clock, self.pods, self.groups)
+        self.status = StatusWriter(client, clock, self.pods, self.groups, lambda: self.binder.busy)
         self.recorder = EventRecorder(client, "phalanx.dev/scheduler", clock)
         self.pods.add_handler(self._feeder(events.PodSet, lambda pod: events.PodGone(pod.metadata.uid)))
         self.nodes.add_handler(self._feeder(events.NodeSet, lambda node: events.NodeGone(node.metadata.name)))

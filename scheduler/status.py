@@ -6,7 +6,7 @@ scheduler repeats nothing. Objects that are gone or made again are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +41,11 @@ WORKERS = 8
 #: cluster would otherwise have all its pods written with each count that changes. The PodGroup's is written at once.
 POD_MESSAGE_EVERY = 10.0
 
+#: Seconds for which a condition lets binds go first: people wait for pods, and both wait for the same API server.
+BINDS_FIRST = 2.0
+#: Seconds between two looks whether they have gone.
+_LOOK = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -49,12 +54,25 @@ class _Wanted:
     status: str
     reason: str
     message: str
+    #: Since when anything is to be written on the object; clock seconds.
+    at: float = 0.0
 
 
 class StatusWriter:
-    """Keeps the newest wanted condition per object and writes it from a rate-limited queue."""
+    """Keeps the newest wanted condition per object and writes it from a rate-limited queue.
 
-    def __init__(self, client: Client, clock: Clock, pods: Informer[Pod], groups: Informer[PodGroup]) -> None:
+    :param binding: whether binds are under way
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        pods: Informer[Pod],
+        groups: Informer[PodGroup],
+        binding: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._binding = binding
         self._client = client
         self._clock = clock
         self._pods = pods.store
@@ -88,7 +106,9 @@ class StatusWriter:
 
     def _want(self, target: Target, wanted: _Wanted) -> None:
         message = conditions.truncate(wanted.message, conditions.MAX_MESSAGE_BYTES)
-        self._wanted[target] = _Wanted(wanted.uid, wanted.type, wanted.status, wanted.reason, message)
+        before = self._wanted.get(target)
+        at = before.at if before is not None else self._clock.monotonic()
+        self._wanted[target] = _Wanted(wanted.uid, wanted.type, wanted.status, wanted.reason, message, at)
         # Groups first: there are few of them, and people look there.
         self._queue.add(target, 1 if target[0] == "PodGroup" else 0)
 
@@ -100,6 +120,9 @@ class StatusWriter:
         wanted = self._wanted.get(target)
         if wanted is None:
             return None
+        first = wanted.at + BINDS_FIRST - self._clock.monotonic()
+        if first > 0 and self._binding():
+            return Result(requeue_after=min(first, _LOOK))
         kind, namespace, name = target
         obj = (self._groups if kind == "PodGroup" else self._pods).get(namespace, name)
         if obj is None or obj.metadata.uid != wanted.uid or _moot(obj, wanted):

@@ -20,7 +20,7 @@ from runtime.resources import PODS
 from scheduler.binder import Binder
 from scheduler.core import events
 from scheduler.core.instructions import Bind, SetGroupCondition, SetPodCondition
-from scheduler.status import POD_MESSAGE_EVERY, PODGROUPS, StatusWriter
+from scheduler.status import BINDS_FIRST, POD_MESSAGE_EVERY, PODGROUPS, StatusWriter
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
 pytestmark = pytest.mark.anyio
@@ -146,11 +146,13 @@ async def test_nothing_is_said_of_a_pod_made_again_under_the_name(server, clock)
 
 
 @asynccontextmanager
-async def writing(server: FakeApiServer, clock: FakeClock) -> AsyncIterator[StatusWriter]:
+async def writing(
+    server: FakeApiServer, clock: FakeClock, binding: Callable[[], bool] = lambda: False
+) -> AsyncIterator[StatusWriter]:
     client = server.client(clock)
     pods = Informer(client, PODS, Pod, clock=clock)
     groups = Informer(client, PODGROUPS, clock=clock, decode=v1beta1.pod_group)
-    writer = StatusWriter(client, clock, pods, groups)
+    writer = StatusWriter(client, clock, pods, groups, binding)
     async with anyio.create_task_group() as tasks:
         for run in (pods.run, groups.run, writer.controller.run):
             tasks.start_soon(run)
@@ -184,6 +186,25 @@ async def test_a_groups_condition_is_written_once_and_true_is_terminal(server, c
         assert await say("False", "less room") == 2
         assert await say("True", "bound") == 3
         assert await say("False", "no room") == 3
+    assert told(server, lambda s: s.get(PODGROUPS, "g", "default")) == [("True", "bound")]
+
+
+async def test_binds_go_first_for_a_while(server, clock):
+    uid, key = put_group(server), GroupKey("default", "g")
+    binding = True
+    async with writing(server, clock, lambda: binding) as writer:
+        for second in range(int(BINDS_FIRST)):
+            writer.set_group(SetGroupCondition(key, uid, "False", conditions.UNSCHEDULABLE, f"{second}"))
+            await clock.advance(0.9)
+            assert patches(server) == 0
+        await clock.advance(0.3)
+        assert patches(server) == 1, "a bind is always under way, but not always first"
+        writer.set_group(SetGroupCondition(key, uid, "True", conditions.SCHEDULED, "bound"))
+        await clock.advance(0.1)
+        assert patches(server) == 1
+        binding = False
+        await clock.advance(0.3)
+        assert patches(server) == 2
     assert told(server, lambda s: s.get(PODGROUPS, "g", "default")) == [("True", "bound")]
 
 
