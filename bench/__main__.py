@@ -41,7 +41,7 @@ def run(*cases: str, contenders: str = "", nodes: int = 5000, runs: int = 3) -> 
     wanted = [text for text in cases if text.strip()] or [cases_.DEFAULT]
     try:
         chosen = cases_.parse_all(wanted, nodes)
-        sides = contenders_.contenders([contenders.strip() or contenders_.DEFAULT])
+        sides = contenders_.contenders([contenders.strip() or contenders_.CONTENDERS])
         if runs < 1:
             raise ValueError("RUNS must be at least 1")
     except ValueError as error:

@@ -175,7 +175,8 @@ _KNOWN: Mapping[str, tuple[Contender, ...]] = {
     ),
 }
 
-DEFAULT = " ".join(_KNOWN)
+#: All of them.
+CONTENDERS = " ".join(_KNOWN)
 
 
 class ContenderError(ValueError):
