@@ -84,13 +84,18 @@ class Connection:
             "Accept: application/json\r\nContent-Type: application/json\r\n"
         )
         self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+        self._writer: asyncio.StreamWriter | None = None
 
     async def open(self) -> None:
         """Connect, and see that the server lets us in."""
         self._reader, self._writer = await asyncio.open_connection(*self._address, ssl=self._ssl, limit=2**24)
         await self._send("GET", "/version", b"")
         await self._answer("GET /version")
+
+    def close(self) -> None:
+        """End it, open or not."""
+        if self._writer is not None:
+            self._writer.close()
 
     async def post(self, request: Request) -> None:
         """Send a request and wait for its answer.
@@ -111,6 +116,7 @@ class Connection:
                 yield line
 
     async def _send(self, method: str, path: str, body: bytes) -> None:
+        assert self._writer is not None
         self._writer.write(
             f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         )
@@ -141,27 +147,27 @@ class Connection:
 
 
 async def carry_out(plan: Plan) -> Outcome:
-    """Open all connections, wait for the word, and send everything."""
+    """Open all connections, wait for the word, and send everything.
+
+    :raises ExceptionGroup: of :class:`LoadError`, if any request was not answered with success
+    """
     connections = [Connection(plan) for _ in range(plan.connections)]
-    await asyncio.gather(*(connection.open() for connection in connections))
     watch = Connection(plan)
-    if plan.binder:
-        await watch.open()
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    started, cpu = time.perf_counter(), time.process_time()
-    async with asyncio.TaskGroup() as tasks:
-        if plan.binder:
-            due: asyncio.Queue[Request] = asyncio.Queue()
-            # Half of them bind while the others still create, and all of them after that.
-            half = len(connections) // 2
-            tasks.create_task(_watch(watch, plan.binder, due))
-            tasks.create_task(_create_then_bind(connections, half, plan, due))
+    try:
+        await asyncio.gather(*(connection.open() for connection in (*connections, watch)))
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        started, cpu = time.perf_counter(), time.process_time()
+        if plan.binder is None:
+            await _create(connections, plan.phases, started)
         else:
-            tasks.create_task(_create(connections, plan.phases, started))
+            await _create_and_bind(connections, watch, plan.phases, plan.binder)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    finally:
+        for connection in (*connections, watch):
+            connection.close()
     count = sum(1 + (request.then is not None) for phase in plan.phases for request in phase)
-    count += len(plan.binder.nodes) if plan.binder else 0
-    return Outcome(time.perf_counter() - started, time.process_time() - cpu, count)
+    return Outcome(seconds, cpu, count + (len(plan.binder.nodes) if plan.binder else 0))
 
 
 async def _create(connections: list[Connection], phases: list[Phase], started: float) -> None:
@@ -213,20 +219,24 @@ async def _watch(connection: Connection, binder: Binder, due: asyncio.Queue[Requ
                 return
 
 
-async def _create_then_bind(connections: list[Connection], half: int, plan: Plan, due: asyncio.Queue[Request]) -> None:
-    assert plan.binder is not None
-    left = itertools.count(1)
-    most = len(plan.binder.nodes)
+async def _create_and_bind(
+    connections: list[Connection], watch: Connection, phases: list[Phase], binder: Binder
+) -> None:
+    """Bind over half of the connections while the others still create, and over all of them after that."""
+    due: asyncio.Queue[Request] = asyncio.Queue()
+    numbers = itertools.count()
 
     async def bind(connection: Connection) -> None:
         # Each takes the number of its bind first, so that none waits for a bind that will never be.
-        while next(left) <= most:
+        while next(numbers) < len(binder.nodes):
             await connection.post(await due.get())
 
+    half = len(connections) // 2
     async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_watch(watch, binder, due))
         for connection in connections[half:]:
             tasks.create_task(bind(connection))
-        await _create(connections[:half], plan.phases, time.perf_counter())
+        await _create(connections[:half], phases, time.perf_counter())
         for connection in connections[:half]:
             tasks.create_task(bind(connection))
 

@@ -2,8 +2,8 @@
 
     python -m bench.throughput [--runs 3] [--quick]
 
-Each figure is a process of its own, the two sides alternate, and the server is a third process (:mod:`bench.stub`). CPU is
-what the kernel counts for the client process alone (user and system), between the first and the last measured event:
+Each figure is a process of its own, the two sides alternate, and the server is a third process (:mod:`bench.stub`). CPU
+is what the kernel counts for the client process alone (user and system), between the first and the last measured event:
 it is what holds on a busy machine, wall time does not. Tables on the terminal, all raw figures in ``bench/out/``.
 """
 
