@@ -26,7 +26,7 @@ def plot(report: Report, stem: Path) -> list[Path]:
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "phalanx"  # the same figures give the same file
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     found = rows(report)
     limits = {row.case: row.seconds.median for row in found if row.contender.startswith(LIMIT) and row.seconds}
@@ -40,12 +40,14 @@ def plot(report: Report, stem: Path) -> list[Path]:
                 _bar(axes, row, limits[case], line + (place - (len(names) - 1) / 2) * height, height)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axes.margins(x=0.1)
     axes.set_yticks(range(len(cases)), cases)
     axes.invert_yaxis()
     axes.set_xlabel("times the limit: nobody schedules, a client creates and binds (log scale)")
     axes.set_title(facts(report.machine, report.nodes, report.runs), fontsize=7)
     handles = [mpl.patches.Patch(color=_COLOURS[name], label=name) for name in names]
-    axes.legend(handles=handles, loc="lower right", fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(names), fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     files = [stem.with_suffix(f".{kind}") for kind in FORMATS]
     for file in files:
@@ -58,6 +60,7 @@ def _bar(axes: Any, row: Row, limit: float, y: float, height: float) -> None:
     ratio = row.cut / limit if row.cut else row.to_limit
     if ratio is None:
         return
-    axes.barh(y, ratio, height * 0.9, color=_COLOURS[row.contender])
+    # From the limit on: on a logarithmic axis a length means something only from 1.
+    axes.barh(y, ratio - 1, height * 0.9, left=1, color=_COLOURS[row.contender])
     label = f" > {ratio:.0f} →" if row.cut else f" {ratio:.2f}"
-    axes.text(ratio, y, label, va="center", fontsize=7)
+    axes.text(max(1, ratio), y, label, va="center", fontsize=7)
