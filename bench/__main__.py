@@ -17,7 +17,11 @@ from bench import contenders as contenders_
 from bench.run import RunError
 from cluster import ClusterError
 
-app = App(name="python -m bench", help="Phalanx beside kube-scheduler and the API server's limit.")
+app = App(
+    name="python -m bench",
+    help="Phalanx beside kube-scheduler and the API server's limit.",
+    suppress_keyboard_interrupt=False,  # it is told below
+)
 console = Console()
 
 T = TypeVar("T")

@@ -54,6 +54,10 @@ class Contender:
         """Whether nobody schedules."""
         return not self.scheduler
 
+    def takes_part(self, case: Case) -> bool:
+        """Whether the case can be asked of it: where nobody schedules, nobody says what does not fit."""
+        return case.fits or not self.is_limit
+
     def native(self, case: Case) -> bool:
         """Whether kube-controller-manager makes the gangs of the case's Jobs."""
         return False
@@ -202,5 +206,5 @@ def contenders(names: Iterable[str]) -> list[Contender]:
 
 def rotated(of: list[Contender], run: int) -> list[Contender]:
     """Return them in the order of a run: each comes first, and last, as often as the others."""
-    first = run % len(of)
+    first = run % max(1, len(of))
     return of[first:] + of[:first]

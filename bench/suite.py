@@ -44,11 +44,12 @@ def conduct(console: Console, cases: Sequence[Case], of: Sequence[Contender], *,
         cases=[str(case) for case in cases],
     )
     with _bar(console) as progress:
-        task = progress.add_task("", total=len(cases) * runs * len(of))
+        task = progress.add_task("", total=runs * sum(each.takes_part(case) for case in cases for each in of))
         for case in cases:
+            sides = [each for each in of if each.takes_part(case)]
             for number in range(runs):
                 # Another order each time: what else the machine does hits all alike.
-                for contender in rotated(list(of), number):
+                for contender in rotated(sides, number):
                     progress.update(task, description=f"{case} for {contender.name}, run {number + 1} of {runs}")
                     started = time.monotonic()
                     done = run.measure(case, contender, nodes, number)

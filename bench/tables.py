@@ -21,12 +21,19 @@ TITLES: dict[Kind, str] = {
 }
 
 
+#: Columns that are not broken over lines.
+_WHOLE = ("case", "contender", "median s", "min–max", "x limit", "CPU s")
+
+
 def show(console: Console, report: Report) -> None:
     """Print one table for each group of cases, and what was wrong."""
     for title, columns, lines in _tables(report):
         table = Table(title=title, caption=facts(report.machine, report.nodes, report.runs))
         for column in columns:
-            table.add_column(column, justify="left" if column in ("case", "contender") else "right")
+            # Figures that are cut short on a narrow terminal would be worse than headings that are.
+            table.add_column(
+                column, justify="left" if column in ("case", "contender") else "right", no_wrap=column in _WHOLE
+            )
         for _, same in groupby(lines, key=lambda line: line[0].case):
             for row, cells in same:
                 style = "bold red" if row.errors else "bold" if row.contender == "phalanx" else None
@@ -86,10 +93,10 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "median s": median,
     "min–max": lambda row: spread(row.seconds),
     "x limit": lambda row: ratio(row.to_limit),
-    "x kube-scheduler": lambda row: ratio(row.to_kube),
+    "x kube": lambda row: ratio(row.to_kube),
     "CPU s": lambda row: f"{row.cpu:.1f}" if row.peak_mib else "",
-    "peak MiB": lambda row: " + ".join(f"{mib:.0f}" for mib in row.peak_mib.values()),
-    "API server CPU s": lambda row: f"{row.server_cpu:.1f}",
+    "peak MiB": lambda row: "+".join(f"{mib:.0f}" for mib in row.peak_mib.values()),
+    "server CPU s": lambda row: f"{row.server_cpu:.1f}",
 }
 _GROUP_COLUMNS: dict[str, Callable[[Row], str]] = {
     "gang p50 ms": lambda row: milliseconds(row.group_p50),

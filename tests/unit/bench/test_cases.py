@@ -144,6 +144,10 @@ class TestContenders:
         with pytest.raises(ContenderError, match="there is: limit"):
             contenders([name])
 
+    def test_the_limit_has_no_part_in_a_refusal(self) -> None:
+        takers = [each.name for each in contenders([CONTENDERS]) if each.takes_part(parse("nofit:10"))]
+        assert takers == ["kube-scheduler", "kube-scheduler-100", "phalanx"]
+
     def test_everybody_comes_first_once(self) -> None:
         of = contenders([CONTENDERS])
         orders = [rotated(of, run) for run in range(len(of))]
