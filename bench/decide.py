@@ -40,13 +40,28 @@ _CREATED = "2026-01-01T00:00:00Z"
 _uids = (f"{number:08x}-1111-4111-8111-111111111111" for number in itertools.count(1))
 
 
+class Taken(msgspec.Struct, frozen=True):
+    """What calls took, in seconds: by the clock, and of this thread's CPU, which is what holds on a busy machine."""
+
+    wall: float
+    cpu: float
+
+
 class Figure(msgspec.Struct, kw_only=True):
-    """One thing, measured several times."""
+    """One thing, measured several times; ``unit`` is µs or ms, of the values."""
 
     nodes: int
     what: str
     unit: str
-    values: list[float]
+    wall: list[float]
+    cpu: list[float]
+
+    @classmethod
+    def of(cls, subject: Subject, what: str, taken: Sequence[Taken], *, each: int = 0) -> Figure:
+        """Put measurements into a unit: µs for one of ``each``, or else ms."""
+        unit, scale = ("µs", 1e6 / each) if each else ("ms", 1e3)
+        wall, cpu = [one.wall * scale for one in taken], [one.cpu * scale for one in taken]
+        return cls(nodes=subject.node_count, what=what, unit=unit, wall=wall, cpu=cpu)
 
 
 class Decisions(msgspec.Struct, kw_only=True):
@@ -81,19 +96,19 @@ class Subject:
         for event in some:
             self.core.handle(event)
 
-    def timed_feed(self, some: Sequence[Event]) -> float:
-        """Hand over events; return the seconds."""
+    def timed_feed(self, some: Sequence[Event]) -> Taken:
+        """Hand over events; return what that took."""
         handle = self.core.handle
-        started = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.thread_time()
         for event in some:
             handle(event)
-        return time.perf_counter() - started
+        return Taken(time.perf_counter() - wall, time.thread_time() - cpu)
 
-    def timed_cycle(self) -> tuple[float, Decision | None]:
-        """Decide once; return the seconds, and what was decided."""
-        started = time.perf_counter()
+    def timed_cycle(self) -> tuple[Taken, Decision | None]:
+        """Decide once; return what that took, and what was decided."""
+        wall, cpu = time.perf_counter(), time.thread_time()
         decision = self.core.cycle(self.now)
-        return time.perf_counter() - started, decision
+        return Taken(time.perf_counter() - wall, time.thread_time() - cpu), decision
 
 
 def gang(name: str, size: int, cpu: str = "1") -> tuple[Event, list[Event], list[Event]]:
@@ -105,34 +120,34 @@ def gang(name: str, size: int, cpu: str = "1") -> tuple[Event, list[Event], list
     return GroupSet(group), [PodSet(pod) for pod in pods], [*gone, GroupGone(GroupKey(_NAMESPACE, name))]
 
 
-def handle_pods(subject: Subject, repetitions: int) -> list[float]:
-    """Return the microseconds that one pod of a gang takes in `handle`, of 5,000 pods."""
+def handle_pods(subject: Subject, size: int, repetitions: int) -> list[Taken]:
+    """Return what all pods of a gang take in `handle`."""
     taken = []
     for number in range(repetitions):
-        group, pods, gone = gang(f"handled-{number}", SIZES[-1])
+        group, pods, gone = gang(f"handled-{number}", size)
         subject.core.handle(group)
-        taken.append(subject.timed_feed(pods) / len(pods) * 1e6)
+        taken.append(subject.timed_feed(pods))
         subject.feed(gone)
         subject.drain()
     return taken
 
 
-def place(subject: Subject, size: int, repetitions: int) -> list[float]:
-    """Return the milliseconds of the cycle that places a gang."""
+def place(subject: Subject, size: int, repetitions: int) -> list[Taken]:
+    """Return what the cycle takes that places a gang."""
     taken = []
     for number in range(repetitions):
         group, pods, gone = gang(f"placed-{size}-{number}", size)
         subject.feed([group, *pods])
-        seconds, decision = subject.timed_cycle()
+        took, decision = subject.timed_cycle()
         _expect(decision, "scheduled", size)
-        taken.append(seconds * 1e3)
+        taken.append(took)
         subject.feed(gone)
         subject.drain()
     return taken
 
 
-def refuse(subject: Subject, size: int, repetitions: int) -> list[float]:
-    """Return the milliseconds of the cycle that finds one pod of a gang too many.
+def refuse(subject: Subject, size: int, repetitions: int) -> list[Taken]:
+    """Return what the cycle takes that finds one pod of a gang too many.
 
     The pods are such that no two fit on a node, and all nodes but one less than there are pods are taken.
     """
@@ -147,9 +162,9 @@ def refuse(subject: Subject, size: int, repetitions: int) -> list[float]:
     for number in range(repetitions):
         group, pods, gone = gang(f"refused-{number}", size, large)
         subject.feed([group, *pods])
-        seconds, decision = subject.timed_cycle()
+        took, decision = subject.timed_cycle()
         _expect(decision, "unschedulable", 0)
-        taken.append(seconds * 1e3)
+        taken.append(took)
         subject.feed(gone)
         subject.drain()
     subject.feed(PodGone(pod.metadata.uid) for pod in taken_nodes)
@@ -157,8 +172,8 @@ def refuse(subject: Subject, size: int, repetitions: int) -> list[float]:
     return taken
 
 
-def among_waiting(subject: Subject, waiting: int, repetitions: int) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of a cycle that has nothing to do, and of one that places a gang of 10, while many wait.
+def among_waiting(subject: Subject, waiting: int, repetitions: int) -> tuple[list[Taken], list[Taken]]:
+    """Return what a cycle takes that has nothing to do, and one that places a gang of 10, while many groups wait.
 
     They wait since none of them fits on any node; time stands still, so that none is due for another try.
     """
@@ -170,17 +185,17 @@ def among_waiting(subject: Subject, waiting: int, repetitions: int) -> tuple[lis
     subject.drain()
     idle = []
     for _ in range(repetitions):
-        seconds, decision = subject.timed_cycle()
+        took, decision = subject.timed_cycle()
         if decision is not None:
             raise WrongError(f"there was to be nothing to decide, and it decided {decision.entity}")
-        idle.append(seconds * 1e3)
+        idle.append(took)
     placed = []
     for number in range(repetitions):
         group, pods, gone = gang(f"passing-{number}", 10)
         subject.feed([group, *pods])
-        seconds, decision = subject.timed_cycle()
+        took, decision = subject.timed_cycle()
         _expect(decision, "scheduled", 10)
-        placed.append(seconds * 1e3)
+        placed.append(took)
         # They stay: their leaving would give room, and so wake those that wait.
         leave += gone
     subject.feed(leave)
@@ -208,18 +223,15 @@ def conduct(console: Console, node_counts: Sequence[int] = NODES, repetitions: i
 
 
 def _figures(subject: Subject, repetitions: int) -> Iterator[Figure]:
-    count = subject.node_count
-    yield Figure(nodes=count, what="handle, a pod", unit="µs", values=handle_pods(subject, repetitions))
-    for size in SIZES:
-        if size <= NODE_CPU * count:
-            taken = place(subject, size, repetitions)
-            yield Figure(nodes=count, what=f"cycle, {size:,} pods", unit="ms", values=taken)
-    size = min(NOFIT, count)
-    taken = refuse(subject, size, repetitions)
-    yield Figure(nodes=count, what=f"cycle, {size:,} pods do not fit", unit="ms", values=taken)
+    sizes = [size for size in SIZES if size <= NODE_CPU * subject.node_count]
+    yield Figure.of(subject, "handle, a pod", handle_pods(subject, sizes[-1], repetitions), each=sizes[-1])
+    for size in sizes:
+        yield Figure.of(subject, f"cycle, {size:,} pods", place(subject, size, repetitions))
+    size = min(NOFIT, subject.node_count)
+    yield Figure.of(subject, f"cycle, {size:,} pods do not fit", refuse(subject, size, repetitions))
     idle, passing = among_waiting(subject, WAITING, repetitions)
-    yield Figure(nodes=count, what=f"cycle, nothing to do, {WAITING:,} groups wait", unit="ms", values=idle)
-    yield Figure(nodes=count, what=f"cycle, 10 pods, {WAITING:,} groups wait", unit="ms", values=passing)
+    yield Figure.of(subject, f"cycle, nothing to do, {WAITING:,} groups wait", idle)
+    yield Figure.of(subject, f"cycle, 10 pods, {WAITING:,} groups wait", passing)
 
 
 def show(console: Console, report: Decisions) -> None:
@@ -227,7 +239,7 @@ def show(console: Console, report: Decisions) -> None:
     counts = list(dict.fromkeys(figure.nodes for figure in report.figures))
     machine = report.machine
     table = Table(
-        title="Decisions of the core alone: median (min–max)",
+        title="Decisions of the core alone: median (min–max) by the clock, median of CPU time",
         caption=f"{machine.cores} cores, Python {machine.python}, load before {machine.load_before:.1f}",
     )
     table.add_column("")
@@ -241,7 +253,11 @@ def show(console: Console, report: Decisions) -> None:
 def markdown(report: Decisions) -> str:
     """Return the same as Markdown."""
     counts = list(dict.fromkeys(figure.nodes for figure in report.figures))
-    head = ["| median (min–max) | " + " | ".join(f"{count:,} nodes" for count in counts) + " |"]
+    head = [
+        "| median (min–max) by the clock, median of CPU time | "
+        + " | ".join(f"{count:,} nodes" for count in counts)
+        + " |"
+    ]
     head.append("|---|" + "---:|" * len(counts))
     body = [
         f"| {what}, {unit} | " + " | ".join(cells.get(count, "") for count in counts) + " |"
@@ -254,8 +270,8 @@ def lines(report: Decisions) -> dict[tuple[str, str], dict[int, str]]:
     """Return by thing and unit what each number of nodes has in the table."""
     found: dict[tuple[str, str], dict[int, str]] = {}
     for figure in report.figures:
-        spread = Spread.of(figure.values)
-        cell = f"{spread.median:.3g} ({spread.low:.3g}–{spread.high:.3g})"
+        wall, cpu = Spread.of(figure.wall), Spread.of(figure.cpu)
+        cell = f"{wall.median:.3g} ({wall.low:.3g}–{wall.high:.3g}), {cpu.median:.3g}"
         found.setdefault((figure.what, figure.unit), {})[figure.nodes] = cell
     return found
 

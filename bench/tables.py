@@ -22,7 +22,7 @@ TITLES: dict[Kind, str] = {
 
 
 #: Columns that are not broken over lines.
-_WHOLE = ("case", "contender", "median s", "min–max", "x limit", "CPU s")
+_WHOLE = ("case", "contender", "median s", "min–max", "x limit", "CPU s", "peak MiB")
 
 
 def show(console: Console, report: Report) -> None:

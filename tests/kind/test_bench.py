@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench import objects
 from bench.cases import parse
 from bench.contenders import contenders
 from bench.run import measure
@@ -32,3 +33,18 @@ def test_a_run(text: str, who: str) -> None:
     assert len(run.group_seconds) == (case.groups if case.fits and case.kind != "jobs" else 0)
     assert run.server is not None
     assert run.server.cpu > 0
+
+
+def test_a_wrong_outcome_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    (limit,) = contenders(["limit-16"])
+    monkeypatch.setattr(objects, "places", lambda case, _nodes: ["node-0000"] * case.pods)
+    run = measure(parse("3x3"), limit, 8)
+    assert run.error == "1 nodes over their allocatable: node-0000 (cpu: 9000 of 8000)"
+
+
+def test_a_run_that_takes_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    (limit,) = contenders(["limit-16"])
+    monkeypatch.setattr("bench.run.CUT", 0.05)
+    run = measure(parse("stream:2x1@60"), limit, 30)
+    assert run.cut
+    assert run.seconds == 0.05

@@ -29,7 +29,7 @@ def test_everything_is_measured_on_every_number_of_nodes() -> None:
     decide.show(console, report)
     assert results.read(decide.FILE, decide.Decisions) == report
     assert len(report.figures) == 2 * 6
-    assert all(len(figure.values) == 3 for figure in report.figures)
+    assert all(len(figure.wall) == len(figure.cpu) == 3 for figure in report.figures)
     shown = console.export_text()
     for text in (
         "8 nodes",
