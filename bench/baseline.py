@@ -5,6 +5,7 @@ A ratio, since seconds are the machine's; both sides alternate in the same minut
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from bench import results, run, suite
 from bench.cases import parse
-from bench.contenders import Contender, contenders, rotated
+from bench.contenders import contenders, rotated
 from bench.results import Machine, Run
 from bench.stats import Spread
 
@@ -52,20 +53,25 @@ def measure(console: Console) -> Baseline:
     """
     suite.build(console)
     machine = results.machine(suite.kubernetes())
-    sides = contenders(CONTENDERS)
+    case, sides = parse(CASE), contenders(CONTENDERS)
     done: list[Run] = []
-    for number in range(RUNS):
-        for contender in rotated(sides, number):
-            done.append(_one(contender, number))
-            console.print(f"{CASE} on {NODES} nodes, {contender.name}: {done[-1].seconds:.2f} s", highlight=False)
+    # One control plane for all runs of a side: starting them is what takes long.
+    with contextlib.ExitStack() as stack:
+        benches = {side.name: stack.enter_context(run.prepared(case, side, NODES)) for side in sides}
+        for number in range(RUNS):
+            for side in rotated(sides, number):
+                bench = benches[side.name]
+                if number:
+                    bench.clear()
+                done.append(_right(bench.measure(number)))
+                console.print(f"{CASE} on {NODES} nodes, {side.name}: {done[-1].seconds:.2f} s", highlight=False)
     return baseline(done, machine)
 
 
-def _one(contender: Contender, number: int) -> Run:
-    done = run.measure(parse(CASE), contender, NODES, number)
-    if done.error or done.cut:
-        raise run.RunError(f"{CASE} for {contender.name}: {done.error or f'not within {done.seconds:.0f} s'}")
-    return done
+def _right(one: Run) -> Run:
+    if one.error or one.cut:
+        raise run.RunError(f"{one.case} for {one.contender}: {one.error or f'not within {one.seconds:.0f} s'}")
+    return one
 
 
 def baseline(done: list[Run], machine: Machine) -> Baseline:

@@ -52,19 +52,28 @@ def measure(case: Case, contender: Contender, nodes: int, number: int = 0, repor
     :raises RunError: if it could not be carried out; a wrong outcome is no such error, but in the run
     :raises ClusterError: if there was no control plane
     """
-    name = f"bench-{os.getpid()}"
-    before = os.getloadavg()[0]
+    with prepared(case, contender, nodes, report) as bench:
+        return bench.measure(number)
+
+
+@contextlib.contextmanager
+def prepared(case: Case, contender: Contender, nodes: int, report: Report = quiet) -> Iterator[Bench]:
+    """Give a control plane with a contender on it that works, ready for the first create.
+
+    :raises RunError: if the contender did not get there
+    :raises ClusterError: if there was no control plane
+    """
+    name = f"bench-{os.getpid()}-{contender.name}"
     with tempfile.TemporaryDirectory() as folder:
         spec = contender.spec(case, name, nodes, Path(folder))
         with up(spec, report) as cluster:
-            bench = _Bench(case, contender, nodes, cluster, Path(folder))
+            bench = Bench(case, contender, nodes, cluster, Path(folder))
             bench.prepare()
-            run = bench.measure()
-    return msgspec.structs.replace(run, number=number, load=round(before, 2))
+            yield bench
 
 
-class _Bench:
-    """A control plane on which one run is made."""
+class Bench:
+    """A control plane with a contender on it. One is for one run; or for several, each :meth:`clear`-ed away."""
 
     def __init__(self, case: Case, contender: Contender, nodes: int, cluster: Cluster, folder: Path) -> None:
         self.case = case
@@ -108,9 +117,14 @@ class _Bench:
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
-    def measure(self) -> Run:
-        """Create the objects of the case and wait for what is to come of them."""
+    def measure(self, number: int = 0) -> Run:
+        """Create the objects of the case and wait for what is to come of them.
+
+        :param number: which of several runs it is, for the record
+        :raises RunError: if it could not be carried out
+        """
         case, contender = self.case, self.contender
+        load_before = round(os.getloadavg()[0], 2)
         binder = None
         if contender.is_limit:
             phases = objects.create_and_bind(case, self.nodes)
@@ -133,15 +147,35 @@ class _Bench:
         run = Run(
             case=str(case),
             contender=contender.name,
-            number=0,
+            number=number,
             seconds=CUT,
             cut=cut,
             used={name: ended[name].since(started[name]) for name in contender.processes},
             whole={name: ended[name] for name in contender.processes},
             server=ended[_SERVER].since(started[_SERVER]),
             creator_cpu=outcome.cpu if outcome else 0,
+            load=load_before,
         )
         return run if cut else self._judged(run, mark)
+
+    def clear(self) -> None:
+        """Take the pods and groups of a run away again, for another one.
+
+        :raises RunError: if they stay
+        """
+        pods = f"/api/v1/namespaces/{objects.BENCH}/pods"
+        groups = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{objects.BENCH}/podgroups"
+        now = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        deadline = time.monotonic() + _PATIENCE
+        with Client(self.access, timeout=_PATIENCE) as client:
+            for path in (pods, groups):
+                client.request("DELETE", path, now)
+            # A group is gone when kube-controller-manager has seen that its pods are.
+            while any(client.request("GET", f"{path}?limit=1")["items"] for path in (pods, groups)):
+                if time.monotonic() > deadline:
+                    raise RunError(f"pods and groups of the run before are not gone within {_PATIENCE:.0f} s")
+                time.sleep(_LOOK)
+        time.sleep(_REST)
 
     def _judged(self, run: Run, mark: int) -> Run:
         """Add the times of the audit log, and what a final list says of the outcome."""
