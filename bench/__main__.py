@@ -23,6 +23,8 @@ app = App(
     suppress_keyboard_interrupt=False,  # it is told below
 )
 console = Console()
+if not console.is_terminal:
+    console.width = 120  # a log has room for the whole table
 
 T = TypeVar("T")
 
