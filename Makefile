@@ -3,16 +3,23 @@ PYTHON ?= python3
 BOOTSTRAP := .tox/bootstrap
 TOX := $(BOOTSTRAP)/bin/tox
 
-.PHONY: demo test bench-framework mutants clean
+# What the bench measures; CASES and CONTENDERS are all of them unless given.
+NODES ?= 5000
+RUNS ?= 3
+
+.PHONY: demo test bench bench-framework mutants clean
 
 demo: $(TOX) ## The main job on a throwaway Kubernetes control plane; KEEP=1 leaves it up.
 	@$(TOX) run -q -e demo -- $(if $(KEEP),--keep)
 
-test: $(TOX) ## Lint, types, unit tests, integration tests on a real API server and on a kind cluster.
-	@$(TOX) run -e lint,types,unit,kind-1.37,real-kind
+test: $(TOX) ## Lint, types, unit tests, integration tests on a real API server and on a kind cluster, one small bench.
+	@$(TOX) run -e lint,types,unit,kind-1.37,real-kind,bench-check
+
+bench: $(TOX) ## Phalanx beside kube-scheduler and the limit: CASES="37x27 7x333" CONTENDERS="limit phalanx" NODES=5000 RUNS=3.
+	@$(TOX) run -q -e bench -- run $(CASES) --contenders "$(CONTENDERS)" --nodes $(NODES) --runs $(RUNS)
 
 bench-framework: $(TOX) ## Watch and bind throughput of runtime/, beside kr8s as shipped; raw figures in bench/out/.
-	@$(TOX) run -q -e bench
+	@$(TOX) run -q -e bench-framework
 
 mutants: $(TOX) ## The unit tests against faults planted in the reconcile framework (takes about half an hour).
 	@$(TOX) run -e mutants

@@ -1,9 +1,9 @@
 """How much the framework carries, beside kr8s as shipped: watch events and binds per CPU-second of the client.
 
-    python bench/throughput.py [--runs 3] [--quick]
+    python -m bench.throughput [--runs 3] [--quick]
 
-Each figure is a process of its own, the two sides alternate, and the server is a third process (:mod:`stub`). CPU is
-what the kernel counts for the client process alone (user and system), between the first and the last measured event:
+Each figure is a process of its own, the two sides alternate, and the server is a third process (:mod:`bench.stub`). CPU
+is what the kernel counts for the client process alone (user and system), between the first and the last measured event:
 it is what holds on a busy machine, wall time does not. Tables on the terminal, all raw figures in ``bench/out/``.
 """
 
@@ -203,8 +203,8 @@ def loop_ns() -> float:
 
 @contextmanager
 def stub_server() -> Iterator[dict[str, Any]]:
-    argv = [sys.executable, str(HERE / "stub.py")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    argv = [sys.executable, "-m", "bench.stub"]
+    with subprocess.Popen(argv, cwd=HERE.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -220,7 +220,17 @@ def server_cpu(port: int) -> float:
 
 
 def run_client(name: str, kubeconfig: Path, port: int, scale: float) -> Figures:
-    argv = [sys.executable, __file__, "--client", name, "--kubeconfig", str(kubeconfig), "--scale", str(scale)]
+    argv = [
+        sys.executable,
+        "-m",
+        "bench.throughput",
+        "--client",
+        name,
+        "--kubeconfig",
+        str(kubeconfig),
+        "--scale",
+        str(scale),
+    ]
     path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
     before = server_cpu(port)
     done = subprocess.run(

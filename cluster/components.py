@@ -136,6 +136,8 @@ class Plan:
             f"--audit-log-path={self.layout.audit_log}",
             # A test may read an entry as soon as its request is answered.
             "--audit-log-mode=blocking",
+            # It taints new nodes until somebody reports them Ready, and without kwok nobody does.
+            *([] if self.spec.kwok else ["--disable-admission-plugins=TaintNodesByCondition"]),
             *([f"--runtime-config={join(runtime_config)}"] if runtime_config else []),
         ]
 
@@ -151,9 +153,10 @@ class Plan:
         ]
 
     def _controller_manager(self) -> list[str]:
+        off = ("node-ipam-controller", *(() if self.spec.kwok else ("node-lifecycle-controller",)))
         return [
             *self._client("kube-controller-manager"),
-            "--controllers=*,-node-ipam-controller",
+            "--controllers=" + ",".join(("*", *(f"-{name}" for name in off))),
             "--use-service-account-credentials=true",
             # The default, 20 requests a second for each controller, would be what every test waits for: the
             # start takes five seconds longer, and a Job of 1000 pods a minute.

@@ -203,6 +203,7 @@ class Cluster:
                 resources=resources,
                 labels=labels,
                 taints=taints,
+                ready=not self.state.kwok,
             )
             for index in range(first, first + count)
         ]

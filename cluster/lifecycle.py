@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -39,8 +40,9 @@ def start(spec: ClusterSpec, report: Report = quiet) -> Cluster:
     link = _claim(Layout.of(spec.name), report)
     try:
         cluster = Cluster(link.layout, link, report)
-        facts = {"profile": spec.profile, "provider": spec.provider, "scheduler": spec.scheduler}
-        link.request(facts=facts | {"kubernetes": spec.release.version, "fake_nodes": maker.fake_nodes})
+        facts: dict[str, Any] = {"profile": spec.profile, "provider": spec.provider, "scheduler": spec.scheduler}
+        facts |= {"kubernetes": spec.release.version, "fake_nodes": maker.fake_nodes, "kwok": spec.kwok}
+        link.request(facts=facts)
         endpoint = maker.start(spec, link, report)
         link.request(
             facts={

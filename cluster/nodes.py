@@ -1,4 +1,4 @@
-"""Fake nodes: Node objects that kwok keeps alive.
+"""Fake nodes: Node objects that kwok keeps alive, or that are Ready for good.
 
 Node ``i`` stands in rack ``i mod racks``, and racks are dealt out to zones the same way: adding nodes later
 never moves one, and every rack is as full as the others.
@@ -44,13 +44,18 @@ def node(
     resources: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Mapping[str, str]] = (),
+    ready: bool = False,
 ) -> dict[str, Any]:
     """Return the Node object of fake node number ``index``.
 
     :param resources: further resources it has, such as ``{"nvidia.com/gpu": "8"}``
+    :param ready: it says so itself, since nobody will report it
     """
     rack = index % racks
     capacity = {"cpu": cpu, "memory": memory, "pods": str(pods), **(resources or {})}
+    status: dict[str, Any] = {"capacity": capacity, "allocatable": capacity}
+    if ready:
+        status["conditions"] = [{"type": "Ready", "status": "True", "reason": "Fake"}]
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -70,7 +75,7 @@ def node(
             },
         },
         "spec": {"taints": [dict(taint) for taint in taints]},
-        "status": {"capacity": capacity, "allocatable": capacity},
+        "status": status,
     }
 
 

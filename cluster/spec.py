@@ -36,6 +36,8 @@ class ClusterSpec:
     :param kubeconfig: how to reach the cluster that is there; without it, what ``KUBECONFIG`` names
     :param feature_gates: by component (``*``: all of them), merged over the profile's
     :param flags: by component, as ``--name=value``; they take the place of our flags of the same name
+    :param kwok: have kwok keep fake nodes alive and run their pods; without it, nodes are Ready from the start, nobody
+        touches them again, and no pod runs: what a bench wants, of any number of nodes
     :param racks: how many racks the nodes are dealt out to (label ``topology.phalanx.dev/rack``)
     :param zones: how many zones the racks are dealt out to
     :raises SpecError: if it cannot exist
@@ -53,6 +55,7 @@ class ClusterSpec:
     node_cpu: str = "8"
     node_memory: str = "32Gi"
     node_pods: int = 110
+    kwok: bool = True
     racks: int = 4
     zones: int = 2
 
@@ -75,6 +78,8 @@ class ClusterSpec:
             )
         if self.kubeconfig is not None and self.provider != "existing":
             raise SpecError(f"provider {self.provider} makes a kubeconfig; only existing takes one")
+        if not self.kwok and self.provider != "modules":
+            raise SpecError(f"provider {self.provider} has no kwok to be without; only modules has")
         for quantity in (self.node_cpu, self.node_memory):
             if not _QUANTITY.fullmatch(quantity):
                 raise SpecError(f"{quantity!r} is not a Kubernetes quantity (examples: 8, 500m, 32Gi)")
@@ -101,7 +106,8 @@ class ClusterSpec:
     @property
     def components(self) -> tuple[str, ...]:
         """What runs, in start order."""
-        return tuple(c for c in COMPONENTS if c != "kube-scheduler" or self.scheduler)
+        wanted = {"kube-scheduler": self.scheduler, "kwok": self.kwok}
+        return tuple(c for c in COMPONENTS if wanted.get(c, True))
 
     def gates(self, component: str) -> dict[str, bool]:
         """Return the feature gates of a component: the profile's, then those for all, then its own."""

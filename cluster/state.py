@@ -51,6 +51,8 @@ class State:
     ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     fake_nodes: bool = True
+    #: Whether kwok keeps the fake nodes alive.
+    kwok: bool = True
     #: What must be run when the cluster is gone, should its supervisor not have lived to do it: argv and env.
     cleanups: list[dict[str, Any]] = field(default_factory=list)
 

@@ -1,13 +1,11 @@
-"""Who asked the API server for what, from its audit log."""
+"""What our ServiceAccounts asked the API server for, and what they have any business to."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
+from cluster import audit
+from cluster.audit import Audited
 
-from tests.kind.kube import Obj
+__all__ = ["ALLOWED_WRITES", "OUR_USERS", "AuditLog", "Audited"]
 
 OUR_USERS = "system:serviceaccount:phalanx-system:"
 
@@ -32,50 +30,8 @@ ALLOWED_WRITES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """One request, as the API server logged it when it had answered."""
-
-    user: str
-    agent: str
-    verb: str
-    #: With the subresource: ``pods/binding``.
-    resource: str
-    namespace: str
-    name: str
-    code: int
-    #: Seconds since the epoch: when it came, and when it was answered.
-    received: float
-    answered: float
-
-    @property
-    def account(self) -> str:
-        return self.user.removeprefix(OUR_USERS)
-
-    @property
-    def is_write(self) -> bool:
-        return self.verb not in ("get", "list", "watch")
-
-
-class AuditLog:
-    """Reads an API server's audit log."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def mark(self) -> int:
-        """A position, for :meth:`since`: now."""
-        return self._file.stat().st_size
-
-    def since(self, mark: int = 0, user: str = "") -> list[Audited]:
-        """All requests answered since, of users whose name begins so."""
-        with self._file.open("rb") as file:
-            file.seek(mark)
-            lines = file.read().split(b"\n")[:-1]
-        # Most lines are other people's: they are not even decoded.
-        sign = user.encode()
-        found = [_audited(json.loads(line)) for line in lines if sign in line]
-        return [event for event in found if event.user.startswith(user)]
+class AuditLog(audit.AuditLog):
+    """The audit log, and which part of it is ours."""
 
     def ours(self, mark: int = 0) -> list[Audited]:
         """All requests of our ServiceAccounts."""
@@ -102,19 +58,3 @@ class AuditLog:
                 or (e.resource == "leases" and e.name not in ("", e.account))
             )
         ]
-
-
-def _audited(event: Obj) -> Audited:
-    ref = event.get("objectRef") or {}
-    resource = "/".join(part for part in (ref.get("resource", ""), ref.get("subresource", "")) if part)
-    return Audited(
-        user=event["user"]["username"],
-        agent=event.get("userAgent", ""),
-        verb=event["verb"],
-        resource=resource,
-        namespace=ref.get("namespace", ""),
-        name=ref.get("name", ""),
-        code=(event.get("responseStatus") or {}).get("code", 0),
-        received=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
-        answered=datetime.fromisoformat(event["stageTimestamp"]).timestamp(),
-    )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import ClusterSpec, SpecError, recipes, versions
+from cluster import ClusterSpec, SpecError, nodes, recipes, versions
 from cluster.components import PORTS, Plan
 from cluster.paths import Layout
 from cluster.pki import Pki
@@ -46,6 +46,10 @@ class TestValidation:
     def test_bad_value(self, field: str, value: object, message: str) -> None:
         with pytest.raises(SpecError, match=message):
             ClusterSpec(name="c", **{field: value})  # type: ignore[arg-type]
+
+    def test_only_our_own_clusters_can_be_without_kwok(self) -> None:
+        with pytest.raises(SpecError, match="has no kwok"):
+            ClusterSpec(name="c", provider="kind", kwok=False)
 
     @pytest.mark.parametrize("written", ["1.37", "1.37.2", "v1.37.2"])
     def test_versions_are_found_however_written(self, written: str) -> None:
@@ -103,6 +107,21 @@ class TestCommandLines:
         assert argv[0] == f"/bin/{component}"
         assert not [arg for arg in argv if "=0.0.0.0" in arg]
         assert [arg for arg in argv if "127.0.0.1" in arg]
+
+    def test_without_kwok_nodes_need_nobody_to_keep_them(self, tmp_path: Path) -> None:
+        made = plan(tmp_path, kwok=False, scheduler=True)
+        assert made.spec.components == ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+        assert flag(made.argv("kube-apiserver"), "--disable-admission-plugins") == ["TaintNodesByCondition"]
+        controllers = ["*,-node-ipam-controller,-node-lifecycle-controller"]
+        assert flag(made.argv("kube-controller-manager"), "--controllers") == controllers
+        assert nodes.is_ready(nodes.node(0, ready=True))
+
+    def test_with_kwok_nodes_are_not_ready_until_it_says_so(self, tmp_path: Path) -> None:
+        made = plan(tmp_path)
+        assert "kwok" in made.spec.components
+        assert flag(made.argv("kube-apiserver"), "--disable-admission-plugins") == []
+        assert flag(made.argv("kube-controller-manager"), "--controllers") == ["*,-node-ipam-controller"]
+        assert not nodes.is_ready(nodes.node(0))
 
     def test_files_are_private(self, tmp_path: Path) -> None:
         made = plan(tmp_path)

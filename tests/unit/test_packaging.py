@@ -27,7 +27,7 @@ def test_no_other_distribution_provides_our_packages():
 
 
 def test_all_packages_are_shipped():
-    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
     assert folders == OURS
 
 
