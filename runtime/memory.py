@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 
 #: A young collection for so many more containers than were freed; then in how many of those an older one. Higher would
-#: let cycles (tracebacks, tasks) pile up to a tenth of the process before anybody looks; lower, the first list of a large
-#: cluster would be walked again and again.
+#: let cycles (tracebacks, tasks) pile up to a tenth of the process before anybody looks; lower, the first list of a
+#: large cluster would be walked again and again.
 THRESHOLDS = (20_000, 25, 10)
 
 
