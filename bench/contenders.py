@@ -24,11 +24,10 @@ ROOT = Path(__file__).parent.parent
 #: What kube-scheduler may ask of the API server: as good as no limit.
 _QPS, _BURST = 5000, 10000
 
-#: For everything in the control plane, whoever schedules. Without the first two, kube-controller-manager would be what
-#: a case of Jobs waits for. The last: the log is read from one file.
+#: For everything in the control plane, whoever schedules. Without them, kube-controller-manager would be what a case of
+#: Jobs waits for.
 _FLAGS: Mapping[str, tuple[str, ...]] = {
     "kube-controller-manager": (f"--kube-api-qps={_QPS}", f"--kube-api-burst={_BURST}"),
-    "kube-apiserver": ("--audit-log-maxsize=100000",),
 }
 
 

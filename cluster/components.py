@@ -134,8 +134,10 @@ class Plan:
             f"--service-account-key-file={self.pki.service_account_public}",
             f"--audit-policy-file={self.layout.data / 'audit-policy.yaml'}",
             f"--audit-log-path={self.layout.audit_log}",
-            # A test may read an entry as soon as its request is answered.
+            # A test may read an entry as soon as its request is answered, and looks for all of them in one file: at
+            # the server's own 100 MB, a quarter of an hour of load, it would begin another.
             "--audit-log-mode=blocking",
+            "--audit-log-maxsize=4000",
             # It taints new nodes until somebody reports them Ready, and without kwok nobody does.
             *([] if self.spec.kwok else ["--disable-admission-plugins=TaintNodesByCondition"]),
             *([f"--runtime-config={join(runtime_config)}"] if runtime_config else []),
