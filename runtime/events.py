@@ -110,10 +110,11 @@ class EventRecorder:
         self._clock = clock
         self._capacity = capacity
         self._queue: deque[tuple[_Series, dict[str, Any]]] = deque()
-        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        #: By a digest of what is said and of what: the words themselves would be most of what is kept.
+        self._series: OrderedDict[bytes, _Series] = OrderedDict()
         self._unwritten: dict[int, _Series] = {}  # by id: those that the cluster knows with a smaller count
-        #: (uid, name, reason) -> how many new Events it may have, and when that was counted.
-        self._allowance: OrderedDict[tuple[str, str, str], tuple[float, float]] = OrderedDict()
+        #: Digest of object and reason -> how many new Events it may have, and when that was counted.
+        self._allowance: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
         self._sequence = itertools.count()
         self._news = anyio.Event()
         self._repeats = Repeats(clock)
@@ -137,14 +138,8 @@ class EventRecorder:
         self.statistics.recorded += 1
         note = cut(note, NOTE_BYTES)
         now, at = self._clock.monotonic(), self._clock.now()
-        identity = (
-            str(regarding.get("uid", "")),
-            str(regarding.get("name", "")),
-            type_,
-            reason,
-            action,
-            note,
-        )
+        about = (str(regarding.get("uid", "")), str(regarding.get("name", "")), reason)
+        identity = _digest(*about, type_, action, note)
         series = self._series.get(identity)
         if series is not None and not series.lost and now - series.last <= SERIES_CLOSE:
             series.count += 1
@@ -156,15 +151,15 @@ class EventRecorder:
                 self._wake()
             return
         self._close_old(now)
-        if not self._allowed((*identity[:2], reason), now):
+        if not self._allowed(_digest(*about), now):
             self.statistics.suppressed += 1
             return
         if len(self._queue) >= self._capacity:
             self.statistics.dropped += 1
             return
         namespace = str(regarding.get("namespace") or "default")
-        digest = hashlib.sha256(repr((identity, at, next(self._sequence), self._instance)).encode()).hexdigest()[:16]
-        name = f"{str(regarding.get('name') or 'unknown')[:200].rstrip('.-')}.{digest}"
+        unique = _digest(identity.hex(), str(at), str(next(self._sequence)), self._instance).hex()[:16]
+        name = f"{str(regarding.get('name') or 'unknown')[:200].rstrip('.-')}.{unique}"
         series = _Series(name, namespace, last=now, last_at=at, written_at=now)
         self._series[identity] = series
         body: dict[str, Any] = {
@@ -234,7 +229,10 @@ class EventRecorder:
                 return True
         raise AssertionError("unreachable")
 
-    def _allowed(self, about: tuple[str, str, str], now: float) -> bool:
+    def _allowed(self, about: bytes, now: float) -> bool:
+        # The least recently counted come first; what has its whole burst again is as good as new.
+        while self._allowance and now - next(iter(self._allowance.values()))[1] >= BURST * REFILL:
+            self._allowance.popitem(last=False)
         tokens, since = self._allowance.pop(about, (float(BURST), now))
         tokens = min(BURST, tokens + (now - since) / REFILL)
         allowed = tokens >= 1.0
@@ -291,6 +289,10 @@ class EventRecorder:
                 log.warning("an Event was not written", error=line)
             else:
                 log.error("an Event was not written", exc_info=error)
+
+
+def _digest(*words: str) -> bytes:
+    return hashlib.blake2b("\0".join(words).encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _micro(at: datetime) -> str:

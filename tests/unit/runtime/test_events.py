@@ -231,6 +231,9 @@ async def test_memory_is_bounded(server: FakeApiServer, clock: FakeClock) -> Non
         say(recorder, regarding={**JOB, "uid": str(n)})
     assert len(recorder._series) == MAX_SERIES
     assert len(recorder._allowance) == MAX_SERIES
+    await clock.advance(BURST * REFILL)
+    say(recorder, "all before is forgotten")
+    assert (len(recorder._series), len(recorder._allowance)) == (1, 1)
 
 
 async def test_limits_of_the_api(server: FakeApiServer, recorder: EventRecorder) -> None:
