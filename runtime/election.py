@@ -79,9 +79,9 @@ class LeaseElection:
         self._rng = rng or random.Random()
         self._ended = ended
         self._repeats = Repeats(clock)
-        #: The Lease as last seen (None: it is not there), and since when, by our clock, it says the same; there from the
-        #: first look on.
+        #: The Lease as last seen (None: it is not there).
         self._lease: dict[str, Any] | None = None
+        #: Since when, by our clock, it says the same; there from the first look on.
         self._unchanged_since: float
         self._leads_until = float("-inf")
         #: Whether another replica held the Lease right before this one.
