@@ -379,8 +379,12 @@ class TestStatus:
             return delete if about and not before else None
 
         with inside(cluster, "scheduler", faults := Faults(rule)):
-            gang(kube, namespace, "gone", 2, tag)
-            until(lambda: faults.hit, PATIENCE, "its status was to be written")
+            # The group comes last, for a pod made after its deletion would hold it.
+            for index in range(2):
+                kube.create("pods", pod(f"gone-{index}", group="gone", selector=tag), namespace)
+            kube.create("podgroups", pod_group("gone", 2), namespace)
+            until(lambda: kube.find("podgroups", "gone", namespace) is None, PATIENCE, "its status was to be written")
+            assert faults.hit == 1
             # Something later is dealt with: then nothing of the old one is left.
             gang(kube, namespace, "later", 1, tag)
             scheduled(kube, namespace, "later")
