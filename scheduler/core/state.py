@@ -15,11 +15,11 @@ from weakref import WeakValueDictionary
 from api import conditions
 from api.membership import GroupKey, counts, name_taken
 from api.model import PodGroup
-from api.wire import Pod
+from api.wire import Job, Pod
 from scheduler.core import signature as signatures
 from scheduler.core.capacity import Capacities
 from scheduler.core.nodes import NodeTable
-from scheduler.core.queue import Order
+from scheduler.core.queue import EntityId, Order
 from scheduler.core.signature import Signature
 
 
@@ -89,6 +89,16 @@ class PodInfo:
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    @property
+    def entity(self) -> EntityId:
+        """What is tried when the pod is to be placed: its group, or the pod itself."""
+        return self.group if self.group is not None else self.uid
+
+    def order(self) -> Order:
+        """Place in the queue of a pod that is scheduled alone: priority, then age."""
+        metadata = self.pod.metadata
+        return (1, -self.pod.spec.priority, metadata.creation_timestamp or "", self.key)
 
 
 @dataclass(slots=True, eq=False)
@@ -261,6 +271,8 @@ class State:
         self.capacities = Capacities(self.nodes)
         self.pods: dict[str, PodInfo] = {}
         self.groups: dict[GroupKey, GroupInfo] = {}
+        #: By uid.
+        self.jobs: dict[str, Job] = {}
         self._signatures: WeakValueDictionary[bytes, Signature] = WeakValueDictionary()
         self._recent: dict[bytes, Signature] = {}
 

@@ -14,7 +14,7 @@ from scheduler.core.state import ON_NODE, GroupInfo, PodState
 
 def validate(core: Core) -> None:
     """Raise AssertionError naming the first invariant that does not hold."""
-    core.flush()
+    core.agenda.flush()
     _nodes(core)
     for key, group in core.state.groups.items():
         assert group.key == key
@@ -25,9 +25,9 @@ def validate(core: Core) -> None:
         if info.state in (PodState.PENDING, PodState.RESERVED, PodState.ASSUMED, PodState.ACCEPTED):
             assert info.latched, f"{info.key}: {info.state} before its group was decided"
         if info.state is PodState.RESERVED:
-            assert info.group in {*core.queue.entries}, f"{info.key}: room is reserved for what is not tried"
+            assert info.group in {*core.agenda.queue.entries}, f"{info.key}: room is reserved for what is not tried"
         if info.state is PodState.PENDING and info.group is None:
-            assert uid in core.queue, f"{info.key}: pending and in no queue"
+            assert uid in core.agenda.queue, f"{info.key}: pending and in no queue"
 
 
 def _nodes(core: Core) -> None:
@@ -58,6 +58,6 @@ def _group(core: Core, group: GroupInfo) -> None:
                 expected = group.podgroup is None or counts(info.pod, group.podgroup)
                 assert expected is member, f"{info.key}: member or extra is wrong"
     if group.wants and group.complete:
-        assert group.key in core.queue, f"{group.key}: can be tried and is in no queue"
+        assert group.key in core.agenda.queue, f"{group.key}: can be tried and is in no queue"
     else:
-        assert group.key not in core.queue, f"{group.key}: cannot be tried and is queued"
+        assert group.key not in core.agenda.queue, f"{group.key}: cannot be tried and is queued"

@@ -7,7 +7,8 @@ import pytest
 from api import names
 from api.membership import GroupKey
 from scheduler.core import events
-from scheduler.core.core import REFRESH, Core
+from scheduler.core.agenda import REFRESH
+from scheduler.core.core import Core
 from tests.builders import bound, job, node, pod, pod_group
 from tests.unit.scheduler.world import World
 

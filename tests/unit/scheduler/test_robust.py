@@ -11,7 +11,7 @@ from api import names
 from api.eligibility import decide
 from api.wire import Pod
 from scheduler.core import events
-from scheduler.core.core import HOLD
+from scheduler.core.agenda import HOLD
 from scheduler.core.instructions import Bind, Decision
 from tests.builders import bound, job, node, pod, pod_group
 from tests.unit.scheduler.test_core import gang, nodes
@@ -109,7 +109,7 @@ def test_failures_are_forgotten_when_the_watch_is_faster_than_the_answer():
     world.now += 100
     for bind in binds(world.core.cycle(world.now)):
         world.feed(events.PodSet(bound(world.pods[bind.uid], bind.node)), events.BindDone(bind.uid))
-    assert world.core.queue.failures == {}
+    assert world.core.agenda.queue.failures == {}
 
 
 def test_a_pod_whose_bind_is_always_refused_is_not_tried_in_a_loop():
