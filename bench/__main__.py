@@ -32,7 +32,7 @@ _PICTURE = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 
 @app.command
-def run(*cases: str, contenders: str = "", nodes: int = 5000, runs: int = 3) -> None:
+def run(*cases: str, contenders: str = "", nodes: int = 5000, runs: int = 3, add: bool = False) -> None:
     """Measure cases, such as 37x27 or 3x100+20000; all of docs/benchmarks.md unless some are given.
 
     Parameters
@@ -43,6 +43,8 @@ def run(*cases: str, contenders: str = "", nodes: int = 5000, runs: int = 3) -> 
         How many nodes each control plane has.
     runs
         How often each is measured.
+    add
+        Keep the figures there are of other cases and contenders; all of them take hours.
     """
     wanted = [text for text in cases if text.strip()] or [cases_.DEFAULT]
     try:
@@ -52,7 +54,8 @@ def run(*cases: str, contenders: str = "", nodes: int = 5000, runs: int = 3) -> 
             raise ValueError("RUNS must be at least 1")
     except ValueError as error:
         _stop(f"{error}", 2)
-    report = suite.conduct(console, chosen, sides, nodes=nodes, runs=runs)
+    older = _read(suite.FILE, results.Report) if add and suite.FILE.exists() else None
+    report = suite.conduct(console, chosen, sides, nodes=nodes, runs=runs, older=older)
     tables.show(console, report)
     _done(suite.FILE)
     console.print("as Markdown: python -m bench report; as a picture: python -m bench plot")
@@ -140,7 +143,7 @@ def main() -> None:
     """Entry point; what goes wrong is a sentence."""
     try:
         app()
-    except (ClusterError, RunError, decide.WrongError) as error:
+    except (ClusterError, RunError, results.ComparisonError, decide.WrongError) as error:
         _stop(f"the bench stopped: {error}")
     except KeyboardInterrupt:
         console.print("\ninterrupted; nothing is left running")

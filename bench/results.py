@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,6 +98,10 @@ class Row(msgspec.Struct, kw_only=True):
     group_p99: float | None
 
 
+class ComparisonError(Exception):
+    """Figures that say nothing side by side."""
+
+
 def machine(kubernetes: str) -> Machine:
     """Say what this machine is, now."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -129,6 +133,23 @@ def rows(report: Report) -> list[Row]:
             for name in sorted(shown, key=lambda name: not name.startswith(LIMIT))
         ]
     return found
+
+
+def take_over(new: Report, old: Report, again: Collection[tuple[str, str]]) -> None:
+    """Take over what an older report has, but for the cases and contenders that are measured again.
+
+    :raises ComparisonError: if its figures cannot stand in one table with new ones
+    """
+    for what, mine, theirs in (
+        ("nodes", new.nodes, old.nodes),
+        ("runs", new.runs, old.runs),
+        ("cores", new.machine.cores, old.machine.cores),
+        ("as Kubernetes", new.machine.kubernetes, old.machine.kubernetes),
+    ):
+        if mine != theirs:
+            raise ComparisonError(f"the figures there are for {theirs} {what}, new ones for {mine}: leave out --add")
+    new.results += [run for run in old.results if (run.case, run.contender) not in again]
+    new.cases = list(dict.fromkeys(old.cases + new.cases))
 
 
 def save(path: Path, what: msgspec.Struct) -> None:

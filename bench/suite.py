@@ -30,9 +30,19 @@ def build(console: Console) -> None:
         provider("modules").prepare(ClusterSpec(name="bench"), report)
 
 
-def conduct(console: Console, cases: Sequence[Case], of: Sequence[Contender], *, nodes: int, runs: int) -> Report:
+def conduct(
+    console: Console,
+    cases: Sequence[Case],
+    of: Sequence[Contender],
+    *,
+    nodes: int,
+    runs: int,
+    older: Report | None = None,
+) -> Report:
     """Measure all cases for all contenders and return the raw figures, which are in :data:`FILE` at every moment.
 
+    :param older: what it has of others is kept
+    :raises ComparisonError: if that cannot stand beside what would be measured
     :raises RunError: if a run could not be carried out
     :raises ClusterError: if a control plane could not be made
     """
@@ -43,6 +53,8 @@ def conduct(console: Console, cases: Sequence[Case], of: Sequence[Contender], *,
         runs=runs,
         cases=[str(case) for case in cases],
     )
+    if older is not None:
+        results.take_over(report, older, {(str(case), each.name) for case in cases for each in of})
     with _bar(console) as progress:
         task = progress.add_task("", total=runs * sum(each.takes_part(case) for case in cases for each in of))
         for case in cases:

@@ -109,6 +109,22 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     assert results.read(tmp_path / "out" / "bench.json", Report) == some
 
 
+class TestTakeOver:
+    def test_what_is_measured_again_is_not_taken_over(self) -> None:
+        old = report(run("limit-48", 1), run("phalanx", 2), run("phalanx", 3, case="7x7"))
+        new = report()
+        new.cases = ["3x100"]
+        results.take_over(new, old, {("3x100", "phalanx")})
+        assert [(each.case, each.contender) for each in new.results] == [("3x100", "limit-48"), ("7x7", "phalanx")]
+        assert new.cases == ["3x100", "7x7"]
+
+    def test_figures_of_other_circumstances_are_refused(self) -> None:
+        old = report(run("limit-48", 1))
+        old.nodes += 1
+        with pytest.raises(results.ComparisonError, match="101 nodes, new ones for 100"):
+            results.take_over(report(), old, ())
+
+
 class TestUsage:
     def test_of_this_process(self) -> None:
         now = usage(os.getpid())
