@@ -71,7 +71,8 @@ def place(capacities: Capacities, asks: Sequence[Ask], *, smallest_first: bool =
         if ask.signature.host_ports:
             fits = np.where(blocked, 0, np.minimum(fits, 1))
         per_row = _fill(fits, ask.count)
-        rows = np.repeat(np.arange(len(table)), per_row)
+        used_rows = np.flatnonzero(per_row)
+        rows = np.repeat(used_rows, per_row[used_rows])
         placement.rows[index] = rows
         if len(asks) > 1:
             planned = np.zeros_like(table.used) if planned is None else planned
@@ -108,6 +109,10 @@ def _fill(fits: Ints, count: int) -> Ints:
     """Spread ``count`` over rows: fullest use of the fewest nodes, the last one the tightest that takes the rest."""
     if count <= 0 or not len(fits):
         return np.zeros_like(fits)
+    if fits.max() >= count:  # one node takes all
+        taken = np.zeros_like(fits)
+        taken[_tightest(fits, fits >= count)] = count
+        return taken
     useful = np.minimum(fits, count)
     # Rows are taken from those that hold most downward: how many pods are in all rows that hold as many or more?
     rows_by_use = np.bincount(useful)[::-1]
@@ -122,9 +127,12 @@ def _fill(fits: Ints, count: int) -> Ints:
     whole = (left - 1) // use
     taken[np.flatnonzero(useful == use)[:whole]] = use
     rest = left - whole * use
-    tightest = np.argmin(np.where((taken == 0) & (fits >= rest), fits, np.iinfo(np.int64).max))
-    taken[tightest] = rest
+    taken[_tightest(fits, (taken == 0) & (fits >= rest))] = rest
     return taken
+
+
+def _tightest(fits: Ints, among: Bools) -> int:
+    return int(np.argmin(np.where(among, fits, np.iinfo(np.int64).max)))
 
 
 def _reasons(
