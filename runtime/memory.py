@@ -1,4 +1,4 @@
-"""The garbage collector against large, still caches.
+"""Memory of a long-running process: the garbage collector against large, still caches, and TLS connections.
 
 With twenty thousand pods in memory, CPython's default thresholds walk all of them for nothing several times
 a second. The hot kinds are untracked structs; what remains is told apart here: raised thresholds, and after
@@ -8,11 +8,22 @@ the first sync everything loaded moves out of the collector's sight.
 from __future__ import annotations
 
 import gc
+from asyncio import sslproto
 
 #: A young collection for so many more containers than were freed; then in how many of those an older one. Higher would
 #: let cycles (tracebacks, tasks) pile up to a tenth of the process before anybody looks; lower, the first list of a
 #: large cluster would be walked again and again.
 THRESHOLDS = (20_000, 25, 10)
+
+
+#: Bytes. asyncio gives each TLS connection a buffer of 256 KiB for its whole life, of which an API server's records of
+#: 16 KiB never fill much; the pool has dozens of them.
+TLS_BUFFER = 64 * 1024
+
+
+def tune_tls() -> None:
+    """Give new TLS connections smaller buffers; at the start of a long-running process."""
+    sslproto.SSLProtocol.max_size = TLS_BUFFER
 
 
 def tune_gc() -> None:

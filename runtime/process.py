@@ -20,7 +20,7 @@ from runtime.identity import own_identity
 from runtime.kr8s_seam import connect
 from runtime.loop import LoopStatistics
 from runtime.manager import Manager
-from runtime.memory import thaw_gc, tune_gc
+from runtime.memory import thaw_gc, tune_gc, tune_tls
 from runtime.metrics import ProcessCollector
 from runtime.probes import Probes
 from runtime.resources import Resource
@@ -83,6 +83,7 @@ async def run(program: Program, settings: Settings, statistics: LoopStatistics) 
     """Run as :func:`main`, on a loop that is there."""
     telemetry.setup(program.name, json_logs=settings.json_logs)
     tune_gc()
+    tune_tls()
     clock, requests, identity = SystemClock(), RequestStatistics(), own_identity()
     collector = ProcessCollector(program.name, requests, statistics)
     api = await connect(settings.kubeconfig, settings.context, user_agent=f"{program.name} ({identity})")

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import gc
 from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
 
-from runtime import memory
 from runtime.clock import FakeClock, SystemClock, fail_after, move_on_after, settle, wait_for
 
 from .things import running
@@ -93,15 +91,3 @@ async def test_settle_gives_up_on_a_busy_loop() -> None:
         with pytest.raises(RuntimeError, match="busy"):
             await settle(limit=100)
         group.cancel_scope.cancel()
-
-
-def test_gc_helpers() -> None:
-    before = gc.get_threshold()
-    try:
-        memory.tune_gc()
-        assert gc.get_threshold() == memory.THRESHOLDS
-        memory.freeze_gc()
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
