@@ -10,10 +10,11 @@ from __future__ import annotations
 import gc
 from asyncio import sslproto
 
-#: A young collection for so many more containers than were freed; then in how many of those an older one. Higher would
-#: let cycles (tracebacks, tasks) pile up to a tenth of the process before anybody looks; lower, the first list of a
-#: large cluster would be walked again and again.
-THRESHOLDS = (20_000, 25, 10)
+#: A young collection for so many more containers than were freed; then in how many of those an older one. A young one
+#: walks that many and takes a millisecond; if it came later, cycles (failed requests with their tracebacks, mostly)
+#: would pile up to megabytes before anybody looks. An older one sooner, and the first list of a large cluster would be
+#: walked again and again.
+THRESHOLDS = (5_000, 100, 10)
 
 
 #: Bytes. asyncio gives each TLS connection a buffer of 256 KiB for its whole life, of which an API server's records of
