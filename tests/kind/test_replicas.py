@@ -224,7 +224,7 @@ def test_two_replicas_of_each_process(own_cluster: OwnCluster) -> None:
         for proxy in (one, other):
             proxy.cut()
         for replica in chaos.kept:
-            most = before[replica.name]["process_open_fds"] + 12
+            most = before[replica.name]["process_open_fds"] + 8
             until(
                 lambda replica=replica, most=most: replica.metrics()["process_open_fds"] <= most,  # type: ignore[misc]
                 what=f"{replica.name} has no more than {most:g} files and sockets open",
