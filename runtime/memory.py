@@ -16,7 +16,6 @@ from asyncio import sslproto
 #: walked again and again.
 THRESHOLDS = (5_000, 100, 10)
 
-
 #: Bytes. asyncio gives each TLS connection a buffer of 256 KiB for its whole life, of which an API server's records of
 #: 16 KiB never fill much; the pool has dozens of them.
 TLS_BUFFER = 64 * 1024

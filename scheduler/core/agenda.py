@@ -100,10 +100,12 @@ class Agenda:
         """Note that room is kept for a group since now, if not before."""
         self._holding.add(key, now)
 
-    def gave_up(self, entity: EntityId, order: Order, now: float, *, any_change_helps: bool) -> None:
-        """Have an entity wait that was tried in vain."""
-        self.queue.fail(entity, now)
-        self.queue.wait(entity, order, None if any_change_helps else self._need_of(entity))
+    def gave_up(self, entity: EntityId, now: float, *, any_change_helps: bool) -> None:
+        """Have an entity wait that was tried in vain, if it still has something to try."""
+        order = self._order_of(entity)
+        if order is not None:
+            self.queue.fail(entity, now)
+            self.queue.wait(entity, order, None if any_change_helps else self._need_of(entity))
 
     # ---- what follows
 
@@ -171,7 +173,7 @@ class Agenda:
         self.flush()
         for entity, message in self._bind_failed.items():
             failures = self.queue.fail(entity, now)
-            order = self.order_of(entity)
+            order = self._order_of(entity)
             if order is not None:
                 self.queue.retry(entity, order)
                 if failures >= BIND_FAILURES_TOLD:
@@ -193,7 +195,7 @@ class Agenda:
     def _may_help(self, need: Need | None) -> bool:
         return need is None or self._state.capacities.may_hold(need)
 
-    def order_of(self, entity: EntityId) -> Order | None:
+    def _order_of(self, entity: EntityId) -> Order | None:
         """The entity's place in the queue; None where it has nothing to try."""
         if isinstance(entity, GroupKey):
             group = self._state.groups.get(entity)
@@ -214,7 +216,7 @@ class Agenda:
         """Take out an entity that is to be told that its binds keep failing, with the reason."""
         while self._bind_trouble:
             entity, message = self._bind_trouble.popitem()
-            if self.order_of(entity) is not None:
+            if self._order_of(entity) is not None:
                 return entity, message
         return None
 

@@ -17,11 +17,11 @@ class Ages(Generic[K]):
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        #: None: came after the last look.
+        #: None: came after the last `pop`.
         self._since: dict[K, float | None] = {}
 
     def add(self, key: K, since: float | None = None) -> None:
-        """Add a key, by default as of the next look; one that is here keeps its age."""
+        """Add a key, by default as of the next :meth:`pop`; one that is here keeps its age."""
         self._since.setdefault(key, since)
 
     def discard(self, key: K) -> None:
@@ -29,25 +29,25 @@ class Ages(Generic[K]):
         self._since.pop(key, None)
 
     def due(self) -> float | None:
-        """When the oldest is due: -inf for a look now, None where there is none."""
+        """When the oldest is due: -inf where it has no time yet, None where there is none."""
         if not self._since:
             return None
         since = next(iter(self._since.values()))
         return -math.inf if since is None else since + self._seconds
 
-    def look(self, now: float) -> None:
-        """Give the time to all that came since the last look; they are at the end."""
-        for key in reversed(self._since):
-            if self._since[key] is not None:
-                break
-            self._since[key] = now
-
     def pop(self, now: float) -> K | None:
         """Take out the oldest if it is due."""
-        self.look(now)
+        self._date(now)
         due = self.due()
         if due is None or due > now:
             return None
         key = next(iter(self._since))
         del self._since[key]
         return key
+
+    def _date(self, now: float) -> None:
+        """Give the time to all that came since the last `pop`; they are at the end."""
+        for key in reversed(self._since):
+            if self._since[key] is not None:
+                break
+            self._since[key] = now

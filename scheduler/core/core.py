@@ -95,7 +95,6 @@ class Core:
         else:
             decision, done = attempt.try_pod(self.state, self.state.pods[entity])
         nodes.freed = used is not None and bool((nodes.used[: len(used), : used.shape[1]] < used).any())
-        order = self.agenda.order_of(entity)
-        if not done and order is not None:
-            self.agenda.gave_up(entity, order, now, any_change_helps=decision.verdict == "error")
+        if not done:
+            self.agenda.gave_up(entity, now, any_change_helps=decision.verdict == "error")
         return decision
