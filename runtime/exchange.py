@@ -267,14 +267,17 @@ class Exchange:
                     return  # a partial last line is an event the server did not finish: it comes again
                 now = monotonic()
                 idle.last = now
-                lines = (rest + chunk).split(b"\n")
-                rest = lines.pop()
+                read = rest + chunk
+                start = 0
+                # split() looks at one byte after the other, and takes half as long as decoding does.
+                while (end := read.find(b"\n", start)) >= 0:
+                    if end > start:
+                        on_line(read[start:end])
+                    start = end + 1
+                rest = read[start:]
                 if len(rest) > MAX_LINE:
                     text = f"a line of more than {MAX_LINE} bytes"
                     raise Unreachable(text, request.verb, request.path, ambiguous=False, server=self.api.server)
-                for line in lines:
-                    if line:
-                        on_line(line)
                 # Buffered chunks come without a pause: give the other tasks their turn.
                 if monotonic() > slice_end:
                     await anyio.lowlevel.checkpoint()
