@@ -116,7 +116,7 @@ class Bench:
                     time.sleep(_LOOK)
 
     def _wait_for_rest(self) -> None:
-        """Wait until nobody writes any more: kube-controller-manager annotates thousands of new nodes for a while."""
+        """Wait until nobody writes any more: the work of what came before is not this run's."""
         deadline = time.monotonic() + _PATIENCE
         mark, since = self.audit.mark(), time.monotonic()
         while time.monotonic() - since < _REST:

@@ -45,6 +45,9 @@ rules:
 _LEASE_SECONDS = 120
 _NODE_GRACE = "5m0s"
 
+#: What touches nodes: the second annotates each, thousands of them for a good while.
+_OF_NODES = ("node-lifecycle-controller", "ttl-controller")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -155,7 +158,7 @@ class Plan:
         ]
 
     def _controller_manager(self) -> list[str]:
-        off = ("node-ipam-controller", *(() if self.spec.kwok else ("node-lifecycle-controller",)))
+        off = ("node-ipam-controller", *(() if self.spec.kwok else _OF_NODES))
         return [
             *self._client("kube-controller-manager"),
             "--controllers=" + ",".join(("*", *(f"-{name}" for name in off))),

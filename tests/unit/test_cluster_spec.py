@@ -112,7 +112,7 @@ class TestCommandLines:
         made = plan(tmp_path, kwok=False, scheduler=True)
         assert made.spec.components == ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
         assert flag(made.argv("kube-apiserver"), "--disable-admission-plugins") == ["TaintNodesByCondition"]
-        controllers = ["*,-node-ipam-controller,-node-lifecycle-controller"]
+        controllers = ["*,-node-ipam-controller,-node-lifecycle-controller,-ttl-controller"]
         assert flag(made.argv("kube-controller-manager"), "--controllers") == controllers
         assert nodes.is_ready(nodes.node(0, ready=True))
 
