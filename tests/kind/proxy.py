@@ -62,7 +62,7 @@ class FaultProxy:
         #: Faults by kind.
         self.hits: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open: set[asyncio.Transport] = set()
+        self._runner: web.ServerRunner
         self._held = asyncio.Event()
         self._held.set()
 
@@ -80,15 +80,16 @@ class FaultProxy:
     # -- faults of the whole line -------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Reset every connection that is open now."""
-
-        def abort() -> None:
-            for transport in list(self._open):
-                transport.abort()
-            self.hits["cut all"] += 1
-
+        """Reset every connection that is open now, those that wait for their next request among them."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(abort)
+        self._loop.call_soon_threadsafe(self._abort_all)
+        self.hits["cut all"] += 1
+
+    def _abort_all(self) -> None:
+        assert self._runner.server is not None
+        for connection in self._runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
 
     def hold(self, held: bool) -> None:
         """Keep connections open and hand nothing on, in either direction, until told otherwise: a half-open line."""
@@ -100,21 +101,17 @@ class FaultProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         transport = request.transport
         assert isinstance(transport, asyncio.Transport)
-        self._open.add(transport)
-        try:
-            await self._held.wait()
-            fault = self.rule(request) or Fault()
-            await asyncio.sleep(fault.delay)
-            if fault.delay:
-                self.hits["delay"] += 1
-            if fault.status:
-                self.hits[str(fault.status)] += 1
-                return _refusal(fault.status)
-            if fault.cut == "before":
-                return self._reset(transport)
-            return await self._forward(request, transport, fault)
-        finally:
-            self._open.discard(transport)
+        await self._held.wait()
+        fault = self.rule(request) or Fault()
+        await asyncio.sleep(fault.delay)
+        if fault.delay:
+            self.hits["delay"] += 1
+        if fault.status:
+            self.hits[str(fault.status)] += 1
+            return _refusal(fault.status)
+        if fault.cut == "before":
+            return self._reset(transport)
+        return await self._forward(request, transport, fault)
 
     async def _forward(self, request: web.Request, transport: asyncio.Transport, fault: Fault) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
@@ -152,17 +149,16 @@ class FaultProxy:
         self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False, connector=connector)
         try:
             # A request whose client has gone is cancelled, wherever it is.
-            runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._serving).start()
-            self.port = runner.addresses[0][1]
+            self._runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._serving).start()
+            self.port = self._runner.addresses[0][1]
             started.set()
             await asyncio.Event().wait()
         finally:
             with anyio.CancelScope(shield=True):
-                for transport in list(self._open):
-                    transport.abort()
-                await runner.cleanup()
+                self._abort_all()
+                await self._runner.cleanup()
                 await self._session.close()
                 await asyncio.sleep(0.2)  # connections that were aborted close a few turns of the loop later
 
