@@ -1,8 +1,9 @@
 """Core kinds as they travel: only the fields we read, decoded straight from bytes.
 
-Frozen msgspec structs without garbage-collector tracking (they hold no cycles): a pod takes about 7 KiB and
-11 µs to decode. Unknown fields are skipped. Field names follow the Kubernetes API (camelCase on the wire).
-Maps and lists inside are shared with the cache and must not be changed.
+Frozen msgspec structs without garbage-collector tracking (they hold no cycles), and tuples for the API's lists: the
+collector stops following those once it has seen that they hold nothing else, so that it never walks through the pods
+of a cluster. A pod takes about 7 KiB and 11 µs to decode. Unknown fields are skipped. Field names follow the Kubernetes
+API (camelCase on the wire). Maps inside are shared with the cache and must not be changed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class ObjectMeta(_Wire, frozen=True):
     generation: int = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
@@ -81,7 +82,7 @@ class Container(_Wire, frozen=True):
 
     name: str = ""
     resources: ResourceRequirements = ResourceRequirements()
-    ports: list[ContainerPort] = []
+    ports: tuple[ContainerPort, ...] = ()
     restart_policy: str | None = None
 
 
@@ -107,20 +108,20 @@ class SelectorRequirement(_Wire, frozen=True):
 
     key: str
     operator: str
-    values: list[str] = []
+    values: tuple[str, ...] = ()
 
 
 class NodeSelectorTerm(_Wire, frozen=True):
     """One term: all of its requirements must hold; an empty term matches nothing."""
 
-    match_expressions: list[SelectorRequirement] = []
-    match_fields: list[SelectorRequirement] = []
+    match_expressions: tuple[SelectorRequirement, ...] = ()
+    match_fields: tuple[SelectorRequirement, ...] = ()
 
 
 class NodeSelector(_Wire, frozen=True):
     """Terms of which any may match."""
 
-    node_selector_terms: list[NodeSelectorTerm] = []
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class NodeAffinity(_Wire, frozen=True):
@@ -132,7 +133,9 @@ class NodeAffinity(_Wire, frozen=True):
 class PodAffinityTerms(_Wire, frozen=True):
     """Inter-pod (anti-)affinity: kept raw, only whether a hard rule exists is read today."""
 
-    required: list[dict[str, Any]] = msgspec.field(default=[], name="requiredDuringSchedulingIgnoredDuringExecution")
+    required: tuple[dict[str, Any], ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
 
 
 class Affinity(_Wire, frozen=True):
@@ -191,18 +194,18 @@ class PodSpec(_Wire, frozen=True):
     scheduler_name: str = "default-scheduler"
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
-    tolerations: list[Toleration] = []
-    containers: list[Container] = []
-    init_containers: list[Container] = []
+    tolerations: tuple[Toleration, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     overhead: dict[str, str | int | float] = {}
     resources: ResourceRequirements | None = None
     priority: int = 0
     priority_class_name: str = ""
     preemption_policy: str | None = None
-    scheduling_gates: list[SchedulingGate] = []
-    topology_spread_constraints: list[TopologySpreadConstraint] = []
-    resource_claims: list[PodResourceClaim] = []
-    volumes: list[Volume] = []
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    volumes: tuple[Volume, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     host_network: bool = False
 
@@ -211,7 +214,7 @@ class PodStatus(_Wire, frozen=True):
     """``status`` of a pod."""
 
     phase: str = "Pending"
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
     nominated_node_name: str = ""
 
 
@@ -231,7 +234,7 @@ class Pod(_Wire, frozen=True):
 class NodeSpec(_Wire, frozen=True):
     """``spec`` of a node."""
 
-    taints: list[Taint] = []
+    taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
 
 
@@ -275,7 +278,7 @@ class JobScheduling(_Wire, frozen=True):
     scheduling_policy: JobSchedulingPolicy | None = None
     scheduling_constraints: dict[str, Any] | None = None
     disruption_mode: dict[str, Any] | None = None
-    resource_claims: list[dict[str, Any]] = []
+    resource_claims: tuple[dict[str, Any], ...] = ()
 
 
 class JobSpec(_Wire, frozen=True):
@@ -293,7 +296,7 @@ class JobSpec(_Wire, frozen=True):
 class JobStatus(_Wire, frozen=True):
     """``status`` of a Job."""
 
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
 
 
 class Job(_Wire, frozen=True):

@@ -6,6 +6,7 @@ the garbage collector as the process sets it. What is timed is the calls alone, 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from bench.cases import NODE_CPU, NODE_MEMORY
 from bench.results import OUT, Machine
 from bench.stats import Spread
 from cluster import nodes
-from runtime.memory import freeze_gc, thaw_gc, tune_gc
+from runtime.memory import tune_gc
 from scheduler.core.core import Core
 from scheduler.core.events import Event, GroupGone, GroupSet, NodeSet, PodGone, PodSet
 from scheduler.core.instructions import Decision
@@ -212,12 +213,11 @@ def conduct(console: Console, node_counts: Sequence[int] = NODES, repetitions: i
         for count in node_counts:
             progress.update(task, description=f"{count:,} nodes")
             subject = Subject(count)
-            freeze_gc()  # as after the first sync
             for figure in _figures(subject, repetitions):
                 report.figures.append(figure)
                 progress.update(task, advance=1, description=f"{count:,} nodes: {figure.what}")
             del subject
-            thaw_gc()
+            gc.collect()
     results.save(FILE, report)
     return report
 

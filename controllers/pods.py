@@ -31,7 +31,7 @@ def slim(pod: Pod) -> Pod:
             uid=meta.uid,
             resource_version=meta.resource_version,
             labels={key: meta.labels[key] for key in _LABELS if key in meta.labels},
-            owner_references=[owner for owner in meta.owner_references if owner.controller],
+            owner_references=tuple(owner for owner in meta.owner_references if owner.controller),
             deletion_timestamp=meta.deletion_timestamp,
         ),
         spec=PodSpec(

@@ -21,7 +21,6 @@ import structlog
 from runtime.clock import Clock, move_on_after, wait_for
 from runtime.controller import Controller
 from runtime.informer import Informer
-from runtime.memory import freeze_gc
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -54,7 +53,6 @@ class Manager:
     :param grace: seconds from the first signal to the end; keep it below the pod's terminationGracePeriodSeconds
     :param sync_timeout: seconds within which all caches must be complete
     :param exit_now: what a second signal calls; never returns
-    :param after_sync: called once when all caches are complete
     """
 
     def __init__(
@@ -65,14 +63,12 @@ class Manager:
         sync_timeout: float | None = None,
         election: Election | None = None,
         exit_now: Callable[[int], Any] = os._exit,
-        after_sync: Callable[[], None] = freeze_gc,
     ) -> None:
         self._clock = clock
         self._grace = grace
         self._sync_timeout = sync_timeout
         self._election = election
         self._exit_now = exit_now
-        self._after_sync = after_sync
         self._servers: list[_Task] = []
         self._informers: list[Informer[Any]] = []
         self._controllers: list[Controller[Any]] = []
@@ -210,7 +206,6 @@ class Manager:
                     log.error(line)
                 self.stop(f"caches were not complete within {self._sync_timeout:g} s", exit_code=1)
             return False
-        self._after_sync()
         log.info("caches are complete", objects={i.name: len(i.store) for i in self._informers})
         return True
 

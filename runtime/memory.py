@@ -1,8 +1,8 @@
 """Memory of a long-running process: the garbage collector against large, still caches, and TLS connections.
 
-With twenty thousand pods in memory, CPython's default thresholds walk all of them for nothing several times
-a second. The hot kinds are untracked structs; what remains is told apart here: raised thresholds, and after
-the first sync everything loaded moves out of the collector's sight.
+With twenty thousand pods in memory, CPython's default thresholds walk all of them for nothing several times a second,
+and walking all stops the event loop. The hot kinds are structs and tuples that the collector does not follow
+(:mod:`api.wire`); what was imported it never looks at again, and at the rest less often.
 """
 
 from __future__ import annotations
@@ -27,17 +27,6 @@ def tune_tls() -> None:
 
 
 def tune_gc() -> None:
-    """Raise the thresholds; at the start of a long-running process."""
-    gc.set_threshold(*THRESHOLDS)
-
-
-def freeze_gc() -> None:
-    """Collect once (about 0.1 s with 20,000 pods) and set aside all that is left; after the first sync."""
-    gc.collect()
+    """Set aside what was imported, and raise the thresholds; at the start of a long-running process."""
     gc.freeze()
-
-
-def thaw_gc() -> None:
-    """Let the collector see everything again, and collect; when what was loaded before is thrown away."""
-    gc.unfreeze()
-    gc.collect()
+    gc.set_threshold(*THRESHOLDS)

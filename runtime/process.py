@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from runtime.identity import own_identity
 from runtime.kr8s_seam import connect
 from runtime.loop import LoopStatistics
 from runtime.manager import Manager
-from runtime.memory import thaw_gc, tune_gc, tune_tls
+from runtime.memory import tune_gc, tune_tls
 from runtime.metrics import ProcessCollector
 from runtime.probes import Probes
 from runtime.resources import Resource
@@ -153,4 +154,4 @@ async def take_part(
             return status
         log.info("taking part again, as a new replica would")
         del manager, election, worker
-        thaw_gc()
+        gc.collect()  # or it would lie beside its successor for hours

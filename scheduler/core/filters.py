@@ -6,6 +6,8 @@ filter answers with the nodes it refuses and the words kube-scheduler users know
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from api.wire import NodeSelectorTerm, SelectorRequirement, Taint, Toleration
@@ -39,7 +41,7 @@ def static(table: NodeTable, signature: Signature) -> tuple[Bools, list[tuple[st
     return left, refused
 
 
-def _named(table: NodeTable, wanted: list[str]) -> Bools:
+def _named(table: NodeTable, wanted: Sequence[str]) -> Bools:
     mask = np.zeros(len(table), dtype=np.bool_)
     rows = [table.rows[name] for name in wanted if name in table.rows]
     mask[rows] = True
@@ -95,7 +97,7 @@ def _requirement(table: NodeTable, requirement: SelectorRequirement) -> Bools:
             return np.zeros(len(table), dtype=np.bool_)
 
 
-def _compares(value: str, operator: str, bounds: list[str]) -> bool:
+def _compares(value: str, operator: str, bounds: Sequence[str]) -> bool:
     try:
         left, right = int(value), int(bounds[0])
     except (ValueError, IndexError):

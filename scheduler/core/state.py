@@ -369,6 +369,7 @@ class State:
         if info.group is None:
             return
         group = self.group(info.group)
+        info.group = group.key  # one for all of them
         member = group.podgroup is None or counts(info.pod, group.podgroup)
         info.books = group.members if member else group.extras
         info.books[info.state][info.uid] = info

@@ -29,7 +29,7 @@ class TestSlim:
         assert small.terminal == whole.terminal
         assert small.metadata.labels == {names.GANG_LABEL: "job"}
         assert (small.metadata.uid, small.spec.scheduler_name) == (whole.metadata.uid, whole.spec.scheduler_name)
-        assert small.spec.containers == []
+        assert small.spec.containers == ()
         assert len(msgspec.json.encode(small)) < 500
 
 

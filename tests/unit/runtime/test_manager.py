@@ -28,7 +28,6 @@ class World:
         self.clock = clock
         self.diary: list[str] = []
         self.exits: list[int] = []
-        options.setdefault("after_sync", lambda: self.diary.append("synced"))
         self.manager = Manager(clock, exit_now=self.exits.append, **options)
         self.informer = make(server, clock)
         self.manager.add_informer(self.informer)
@@ -97,13 +96,13 @@ async def test_order_up_and_down(server: FakeApiServer, clock: FakeClock) -> Non
     election = FakeElection(world.diary)
     world.manager._election = election
     async with world.running():
-        assert world.diary == ["+probes", "synced", "+events"]
+        assert world.diary == ["+probes", "+events"]
         assert world.manager.ready, "a standby is ready"
         assert not world.manager.leading
         election.elected.set()
         await settle()
         assert world.manager.leading
-        assert world.diary[3:] == ["+leader", "+loop", "+reconcile", "-reconcile"]
+        assert world.diary[2:] == ["+leader", "+loop", "+reconcile", "-reconcile"]
         del world.diary[:]
         world.gate = anyio.Event()
         world.queue.add("held")
@@ -293,7 +292,7 @@ async def test_a_standby_stops(server: FakeApiServer, clock: FakeClock) -> None:
     async with world.running():
         world.manager.on_signal(signal.SIGTERM)
     assert world.result == 0
-    assert world.diary == ["+probes", "synced", "+events", "-events", "-probes"]
+    assert world.diary == ["+probes", "+events", "-events", "-probes"]
 
 
 async def test_an_election_that_fails(server: FakeApiServer, clock: FakeClock) -> None:
