@@ -44,9 +44,9 @@ class Suite:
 _READING = "test_informer_machine.py"
 SUITES = {
     "workqueue": Suite(("test_workqueue.py", "test_controller.py"), "test_workqueue_machine.py"),
-    "informer": Suite(("test_informer.py",), _READING),
-    "store": Suite(("test_store.py", "test_informer.py"), _READING),
-    "reflector": Suite(("test_informer.py",), _READING),
+    "informer": Suite(("test_informer.py", "test_reflector.py"), _READING),
+    "store": Suite(("test_store.py", "test_informer.py", "test_reflector.py"), _READING),
+    "reflector": Suite(("test_reflector.py", "test_informer.py"), _READING),
     "writes": Suite(("test_writes.py",), "test_reconcile_machine.py"),
     "election": Suite(("test_election.py",), "test_election_machine.py"),
 }

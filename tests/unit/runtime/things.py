@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -50,6 +51,13 @@ def thing(name: str, namespace: str = "ns", **spec: Any) -> dict[str, Any]:
 
 def local(name: str, *, uid: str = "u", rv: int = 1, **spec: Any) -> Thing:
     return Thing(Meta(name, "ns", uid, str(rv)), Spec(**spec))
+
+
+class Highest(random.Random):
+    """No luck with jitter."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
 
 
 class Recorder:
