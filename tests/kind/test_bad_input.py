@@ -97,14 +97,15 @@ class TestJob:
 
     @pytest.mark.parametrize("resource", ["podgroups", "workloads"])
     def test_name_taken_by_a_stranger(self, kube: Kube, namespace: str, phalanx: Phalanx, resource: str) -> None:
-        made = kube.create("jobs", job("late", 3, suspend=True), namespace)
+        phalanx.stop("controllers")  # they would be faster
+        made = kube.create("jobs", job("late", 3), namespace)
         name = group_name("late", made["metadata"]["uid"])
         stranger = pod_group(name, 1)
         if resource == "workloads":
             template = {"name": "other", "schedulingPolicy": {"gang": {"minCount": 1}}}
             stranger |= {"kind": "Workload", "spec": {"podGroupTemplates": [template]}}
         before = kube.create(resource, stranger, namespace)
-        kube.patch("jobs", "late", namespace, {"spec": {"suspend": False}})
+        phalanx.start("controllers")
         (event,) = until(lambda: notes(kube, namespace, "Job", "late", "UnsupportedWorkloadStructure"))
         kind = "PodGroup" if resource == "podgroups" else "Workload"
         for word in (f"{kind} {name}", "controlled by nobody", f"kubectl delete {kind.lower()} {name}"):
