@@ -7,16 +7,16 @@ Objects go in as anything msgspec can encode, or as bytes, and come out as the t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
 import anyio.lowlevel
 import msgspec
 import structlog
 
-from runtime.errors import payload
+from runtime.errors import Unreadable, payload
 from runtime.exchange import JSON, SLICE, Exchange
-from runtime.objects import Key, Undecodable, decoder_for, peek
+from runtime.objects import UNREADABLE, Key, Undecodable, decoder_for, peek
 from runtime.resources import PODS, Resource
 
 T = TypeVar("T")
@@ -39,8 +39,8 @@ class Page(Generic[T]):
     resource_version: str
     #: "" on the last page.
     continue_token: str = ""
-    #: Objects that are there but that the decoder refused.
-    undecodable: tuple[Key, ...] = ()
+    #: Keys and uids of objects that are there but that the decoder refused.
+    undecodable: Mapping[Key, str] = field(default_factory=dict)
 
 
 class _ListMeta(msgspec.Struct, gc=False):
@@ -50,6 +50,7 @@ class _ListMeta(msgspec.Struct, gc=False):
 
 class _List(msgspec.Struct, gc=False):
     metadata: _ListMeta
+    kind: str = ""
     items: list[msgspec.Raw] | None = None
 
 
@@ -97,8 +98,8 @@ class Client(Exchange):
 
         :raises NotFound:
         """
-        body = await self.request("GET", resource.path(namespace, name, subresource), timeout=timeout)
-        return decoder_for(type)(body)
+        path = resource.path(namespace, name, subresource)
+        return _read("GET", path, type, await self.request("GET", path, timeout=timeout))
 
     async def list_page(
         self,
@@ -117,7 +118,7 @@ class Client(Exchange):
 
         :param resource_version: None or "" reads the newest state; another value means "not older than"
         :raises Gone: the continue token has expired: start again
-        :raises Undecodable: the body is no list at all
+        :raises Unreadable: the body is no list at all
         """
         params = _selectors(field_selector, label_selector)
         if limit:
@@ -127,29 +128,32 @@ class Client(Exchange):
         elif resource_version:
             # Without the match, limit and a version together mean "exactly then": history, and soon 410.
             params |= {"resourceVersion": resource_version, "resourceVersionMatch": "NotOlderThan"}
-        body = await self.request("GET", resource.path(namespace), params=params, timeout=timeout)
+        path = resource.path(namespace)
+        body = await self.request("GET", path, params=params, timeout=timeout)
         try:
             envelope = _decode_list(body)
-        except msgspec.MsgspecError as error:
-            raise Undecodable(f"{resource.key}: the answer is not a list: {error}") from error
-        decode, items, undecodable = decoder_for(type), [], []
+        except UNREADABLE as error:
+            raise Unreadable(f"it is not a list: {error}", "GET", path) from error
+        if not envelope.kind.endswith("List"):  # a Status, say, that came as a success
+            raise Unreadable(f"it is not a list but a {envelope.kind or 'thing without a kind'}", "GET", path)
+        decode, items = decoder_for(type), []
+        undecodable: dict[Key, str] = {}
         slice_end = self.clock.monotonic() + SLICE
         for raw in envelope.items or ():
             try:
                 items.append(decode(raw))
             except Undecodable as error:
-                meta = peek(raw).metadata
-                undecodable.append((meta.namespace, meta.name))
-                log.error(
-                    "skipping an object that cannot be read",
-                    resource=resource.key,
-                    key=undecodable[-1],
-                    error=str(error),
-                )
+                try:
+                    meta = peek(raw).metadata
+                except UNREADABLE as nothing:
+                    raise Unreadable(f"an item of the list has no metadata: {nothing}", "GET", path) from error
+                key = (meta.namespace, meta.name)
+                undecodable[key] = meta.uid
+                log.error("skipping an object that cannot be read", resource=resource.key, key=key, error=str(error))
             if self.clock.monotonic() > slice_end:
                 await anyio.lowlevel.checkpoint()
                 slice_end = self.clock.monotonic() + SLICE
-        return Page(items, envelope.metadata.resourceVersion, envelope.metadata.continue_, tuple(undecodable))
+        return Page(items, envelope.metadata.resourceVersion, envelope.metadata.continue_, undecodable)
 
     async def list_pages(self, resource: Resource, **options: Any) -> AsyncIterator[Page[Any]]:
         """Iterate over all pages; the options are those of :meth:`list_page`."""
@@ -207,7 +211,7 @@ class Client(Exchange):
         answer = await self.request(
             verb, path, params=params, body=payload(body), content_type=content_type, timeout=timeout
         )
-        return decoder_for(type)(answer)
+        return _read(verb, path, type, answer)
 
     async def create(
         self,
@@ -367,3 +371,14 @@ def _options(dry_run: bool, field_manager: str | None = None) -> dict[str, str]:
     if field_manager:
         params["fieldManager"] = field_manager
     return params
+
+
+def _read(verb: str, path: str, type_: Any, body: bytes) -> Any:
+    """Decode an answer.
+
+    :raises Unreadable: a write may have been carried out
+    """
+    try:
+        return decoder_for(type_)(body)
+    except Undecodable as error:
+        raise Unreadable(str(error), verb, path) from error

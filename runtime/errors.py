@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from runtime.objects import UNREADABLE
+
 
 class ConfigError(Exception):
     """The way to the API server cannot be read: names the file, the field and the remedy."""
@@ -141,6 +143,19 @@ class Idle(Unreachable):
     """A watch that brought nothing for too long: a dead connection, or a resource of which there is no news."""
 
 
+class Unreadable(ApiError):  # noqa: N818
+    """An answer of success whose body is not what was asked for: cut short, or a proxy's own page."""
+
+    ambiguous = True
+
+    def __init__(self, message: str, verb: str = "", path: str = "") -> None:
+        super().__init__(200, "Unreadable", message, verb, path)
+
+
+#: Seconds; a server or a proxy that asks for more than this is asked again all the same.
+MAX_RETRY_AFTER = 300.0
+
+
 class _Details(msgspec.Struct, gc=False):
     causes: list[Cause] | None = None
     retryAfterSeconds: float | None = None  # noqa: N815 - the server's spelling
@@ -170,12 +185,14 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def from_response(verb: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """Turn a response of 400 or more into its type. Never raises, whatever a proxy in between wrote as the body."""
+    """Turn a response that is no success into its type. Never raises, whatever a proxy in between wrote as the body."""
     try:
         parsed = _decode_status(body)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         text = body[:500].decode("utf-8", "replace").strip()
         parsed = Status(message=text or "(no body)")
+    if status < 400:
+        parsed = Status(message=f"no API server answers so; is there a proxy? It names {headers.get('location', '?')}")
     retry_after = 0.0
     try:
         retry_after = max(0.0, float(headers.get("retry-after", "0")))
@@ -199,7 +216,7 @@ def from_status(verb: str, path: str, parsed: Status, *, status: int = 0, retry_
     details = parsed.details or _Details()
     error = kind(code, reason, parsed.message or "", verb, path, details.causes or ())
     if isinstance(error, TooManyRequests):
-        error.retry_after = max(retry_after, details.retryAfterSeconds or 0.0)
+        error.retry_after = min(max(retry_after, details.retryAfterSeconds or 0.0), MAX_RETRY_AFTER)
     return error
 
 
@@ -285,6 +302,8 @@ def _why(error: ApiError, target: _Target) -> str:
             )
         case NotLeading():
             return error.message
+        case Unreadable():
+            return f"the answer is not what an API server sends ({error.message}); is there a proxy before it?"
         case NotFound() if target.namespace and error.message.startswith("namespaces "):
             return f"namespace {target.namespace} does not exist"
         case NotFound() if not target.name:

@@ -22,7 +22,7 @@ import httpx
 import kr8s
 import structlog
 
-from runtime.clock import Clock
+from runtime.clock import Clock, fail_after
 from runtime.errors import Idle, Unauthorized, Unreachable, from_response
 
 JSON = "application/json"
@@ -30,6 +30,8 @@ JSON = "application/json"
 MAX_LINE = 32 * 1024 * 1024
 #: Seconds of work without a pause before other tasks get a turn.
 SLICE = 0.005
+#: Seconds for reading the credentials again: a login plugin may wait for somebody to type.
+LOGIN_TIMEOUT = 30.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -80,6 +82,11 @@ class Response:
     body: bytes = b""
     chunks: AsyncIterator[bytes] | None = None
 
+    @property
+    def success(self) -> bool:
+        """Whether the server has done what was asked; a redirection, of a proxy before it, is none."""
+        return 200 <= self.status < 300
+
 
 @dataclass(slots=True)
 class RequestStatistics:
@@ -119,6 +126,7 @@ class Exchange:
         self.before_write = before_write
         self.statistics = statistics or RequestStatistics()
         self._login_lock = anyio.Lock()
+        self._logins = 0
         self._call: CallNext = self._send
         for interceptor in reversed(interceptors):
             self._call = _wrap(interceptor, self._call)
@@ -136,7 +144,7 @@ class Exchange:
         """Send and return the body.
 
         :param timeout: seconds for the whole exchange
-        :raises ApiError: one of its subclasses for every status of 400 or more and for no answer at all
+        :raises ApiError: one of its subclasses for every status but 2xx and for no answer at all
         """
         response = await self._exchange(Request(verb, path, params, body, content_type, timeout))
         return response.body
@@ -155,7 +163,7 @@ class Exchange:
                     raise
                 continue
             self.statistics.count(request.verb, response.status)
-            if response.status < 400:
+            if response.success:
                 return response
             error = from_response(request.verb, request.path, response.status, response.headers, response.body)
             if attempt == 2 or not isinstance(error, Unauthorized) or not await self._login(generation):
@@ -164,14 +172,20 @@ class Exchange:
 
     async def _login(self, generation: int) -> bool:
         """Log in again unless another request did since ``generation``; false when that failed."""
+        ended = self._logins
         async with self._login_lock:
             if self.api.generation != generation:
                 return True
+            if self._logins != ended:
+                return False  # it failed while this request waited for it: that is its answer too
             try:
-                await self.api.login()
+                with fail_after(self.clock, LOGIN_TIMEOUT):
+                    await self.api.login()
             except Exception as error:
                 log.warning("cannot read credentials again", error=str(error) or type(error).__name__)
                 return False
+            finally:
+                self._logins += 1
             return True
 
     async def _send(self, request: Request) -> Response:
@@ -182,12 +196,12 @@ class Exchange:
                     return Response(response.status_code, response.headers, response.content)
             timeout = httpx.Timeout(None, connect=request.timeout)
             response = await request.stack.enter_async_context(self._call_api(request, timeout))
-            if response.status_code >= 400:
+            if not response.is_success:
                 return Response(response.status_code, response.headers, await response.aread())
             zipped = "content-encoding" in response.headers
             chunks = response.aiter_bytes() if zipped else response.aiter_raw()
             return Response(response.status_code, response.headers, chunks=chunks)
-        except (httpx.TransportError, kr8s.APITimeoutError) as error:
+        except (httpx.RequestError, kr8s.APITimeoutError) as error:
             raise self._unreachable(request, error) from error
 
     def _call_api(self, request: Request, timeout: httpx.Timeout) -> Any:
@@ -261,7 +275,7 @@ class Exchange:
             while True:
                 try:
                     chunk = await anext(chunks, None)
-                except (httpx.TransportError, httpx.StreamError) as error:
+                except (httpx.RequestError, httpx.StreamError) as error:
                     raise self._unreachable(request, error) from error
                 if chunk is None:
                     return  # a partial last line is an event the server did not finish: it comes again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -14,7 +14,7 @@ import structlog
 from runtime.client import Client
 from runtime.clock import Clock
 from runtime.exchange import SLICE
-from runtime.objects import Key, Object
+from runtime.objects import Key, Object, decoder_for
 from runtime.reflector import Reflector, ReflectorStatistics
 from runtime.resources import Resource
 from runtime.store import Change, EventType, Store
@@ -44,9 +44,12 @@ class Informer(Generic[T]):
     Handlers are called synchronously in the server's order, after the store has changed; they must be cheap
     (enqueue a key, update an index) and their exceptions are logged and counted, never more.
 
-    :param type: a msgspec struct, a pydantic model or None for ``dict``-like; see :func:`runtime.objects.decoder_for`
+    :param type: a msgspec struct or a pydantic model, whose ``metadata`` has at least what
+        :class:`runtime.objects.Metadata` says
     :param decode: bytes of one object to ``T``, instead of ``type``. Items of a list carry no apiVersion and kind
-    :param transform: drops what nobody reads before the object is stored; must keep its metadata
+    :param transform: drops what nobody reads before the object is stored; must keep its metadata. An object that it
+        raises for counts as one that cannot be read
+    :raises TypeError: neither ``type`` nor ``decode`` is given
     """
 
     def __init__(
@@ -64,6 +67,10 @@ class Informer(Generic[T]):
         rng: random.Random | None = None,
         page_size: int = 500,
     ) -> None:
+        if decode is None and type is None:
+            raise TypeError(
+                f"the informer of {resource.key} needs a type or decode: a dict has no .metadata to file it by"
+            )
         self.resource = resource
         self.store: Store[T] = Store()
         #: Set once the first list is in the store and the handlers know all of it.
@@ -72,12 +79,11 @@ class Informer(Generic[T]):
         self.replacing = False
         self.handler_errors = 0
         self._handlers: list[Handler[T]] = []
-        self._transform = transform
         self._clock = clock
         self._reflector: Reflector[T] = Reflector(
             client,
             resource,
-            decode or type,
+            _then(decode or type, transform),
             self,
             clock=clock,
             rng=rng,
@@ -124,10 +130,8 @@ class Informer(Generic[T]):
 
     # -- the reflector's sink -------------------------------------------------------------------------------------
 
-    async def replaced(self, items: list[T], keep: Iterable[Key]) -> None:
+    async def replaced(self, items: list[T], keep: Mapping[Key, str]) -> None:
         """Take a complete list: the store swaps at once, the handlers are told in slices."""
-        if self._transform is not None:
-            items = [self._transform(item) for item in items]
         changes = self.store.replace(items, keep)
         slice_end = self._clock.monotonic() + SLICE
         handlers = tuple(self._handlers)  # one that is added between two slices is told all from the store
@@ -143,8 +147,6 @@ class Informer(Generic[T]):
 
     def changed(self, obj: T) -> None:
         """Take one new state."""
-        if self._transform is not None:
-            obj = self._transform(obj)
         for change in self.store.put(obj):
             self._dispatch(change)
 
@@ -163,6 +165,14 @@ class Informer(Generic[T]):
         except Exception:
             self.handler_errors += 1
             log.exception("a handler failed", resource=self.resource.key, handler=getattr(fn, "__qualname__", repr(fn)))
+
+
+def _then(decode: Any, transform: Callable[[T], T] | None) -> Any:
+    """Return how to decode and then transform: what either refuses cannot be read."""
+    if transform is None:
+        return decode
+    read = decoder_for(decode)
+    return lambda data: transform(read(data))
 
 
 AnyInformer = Informer[Any]

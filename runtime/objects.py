@@ -14,6 +14,9 @@ import msgspec
 
 from runtime.resources import Resource
 
+#: What decoding raises for bytes that are not what was asked for; the second for JSON that is nested without end.
+UNREADABLE = (msgspec.MsgspecError, RecursionError)
+
 #: (namespace, name); the namespace of a cluster-scoped object is "".
 Key = tuple[str, str]
 
@@ -100,7 +103,7 @@ def decoder_for(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     The function returned raises :class:`Undecodable`, whatever the library below raises.
     """
     decode: Callable[[Any], Any]
-    expected: tuple[type[Exception], ...] = (msgspec.MsgspecError,)
+    expected: tuple[type[Exception], ...] = UNREADABLE
     if type_ is None or type_ is dict:
         decode = msgspec.json.Decoder(dict[str, Any]).decode
     elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):

@@ -16,7 +16,7 @@ and a restarted scheduler does not act on a cache that lags behind its own last 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -27,8 +27,18 @@ import structlog
 from runtime.backoff import Backoff, Repeats
 from runtime.client import Client
 from runtime.clock import Clock
-from runtime.errors import ApiError, Gone, Idle, Status, TooManyRequests, explain, from_status
-from runtime.objects import Key, Meta, Object, Undecodable, decoder_for, peek
+from runtime.errors import (
+    ApiError,
+    Gone,
+    Idle,
+    Status,
+    TooManyRequests,
+    Unreachable,
+    Unreadable,
+    explain,
+    from_status,
+)
+from runtime.objects import UNREADABLE, Key, Meta, Object, Undecodable, decoder_for, peek
 from runtime.resources import Resource
 
 T = TypeVar("T", bound=Object)
@@ -37,6 +47,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 #: Bounds of the life of one watch in seconds; the server ends it, and reconnecting spreads over its replicas.
 WATCH_SECONDS = (300, 600)
+#: Refusals of one version, whatever they say, after which it may be what is wrong, and all is listed again.
+REFUSALS = 3
 #: Seconds without a sign of life (bookmarks included) after which a reflector is no longer healthy.
 CONTACT_LIMIT = 150.0
 
@@ -44,8 +56,8 @@ CONTACT_LIMIT = 150.0
 class Sink(Protocol[T]):
     """Who is told. Both are called on the event loop, in the server's order."""
 
-    async def replaced(self, items: list[T], keep: Iterable[Key]) -> None:
-        """A complete list; ``keep`` are keys that exist but could not be read."""
+    async def replaced(self, items: list[T], keep: Mapping[Key, str]) -> None:
+        """A complete list; ``keep`` are keys and uids of what exists but could not be read."""
 
     def changed(self, obj: T) -> None:
         """An object was added or modified."""
@@ -124,6 +136,8 @@ class Reflector(Generic[T]):
         self._repeats = Repeats(clock)
         self._version: str | None = None  # where to resume; None: list first
         self._paging_expired = False
+        #: How often the server refused to go on from `_version`.
+        self._refused = 0
         self._contact: float | None = None  # when the server was heard last, while it runs
         #: Set when a list that began after it was asked for is handed on.
         self._refreshing: list[anyio.Event] = []
@@ -163,7 +177,7 @@ class Reflector(Generic[T]):
         except Gone as error:
             self._version = None
             return self._failed(error, backoff=self._expired)
-        except (_Garbled, Undecodable) as error:
+        except (_Garbled, Unreadable) as error:
             self._version = None
             return self._failed(error)
         except Idle:
@@ -173,7 +187,9 @@ class Reflector(Generic[T]):
         except TooManyRequests as error:
             return self._failed(error, error.retry_after)
         except ApiError as error:
-            if "Too large resource version" in error.message:  # the server was restored to an older state
+            self._refused += not isinstance(error, Unreachable)
+            # The first: the server was restored to an older state.
+            if "Too large resource version" in error.message or self._refused >= REFUSALS:
                 self._version = None
             return self._failed(error)
 
@@ -193,7 +209,7 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         asked = len(self._refreshing)
         items: list[T] = []
-        keep: list[Key] = []
+        keep: dict[Key, str] = {}
         token = ""
         # Pages that outlive the server's history: as a last resort all in one.
         limit = None if self._paging_expired else self._page_size
@@ -207,11 +223,16 @@ class Reflector(Generic[T]):
                 raise
             self._contact = self._clock.monotonic()
             items += page.items
-            keep += page.undecodable
-            token = page.continue_token
-            if not token:
+            keep |= page.undecodable
+            if not page.continue_token:
                 break
+            if page.continue_token == token:
+                raise _Garbled("a page of the list leads to itself; listing again")
+            token = page.continue_token
+        if not page.resource_version:
+            raise _Garbled("the list has no resourceVersion to watch from; listing again")
         self._paging_expired = False
+        self._refused = 0
         self.statistics.lists += 1
         self.statistics.undecodable += len(keep)
         await self._sink.replaced(items, keep)
@@ -223,7 +244,7 @@ class Reflector(Generic[T]):
     async def _watch(self) -> float | None:
         assert self._version is not None
         started = self._clock.monotonic()
-        heard_before = self.statistics.events + self.statistics.bookmarks
+        version_before = self._version
         self.statistics.watches += 1
         await self._client.watch_lines(
             self._resource,
@@ -234,8 +255,8 @@ class Reflector(Generic[T]):
             **self._scope,
         )
         self._contact = self._clock.monotonic()
-        if self.statistics.events + self.statistics.bookmarks == heard_before and self._contact - started < 1.0:
-            return self._backoff.next()  # a server that hangs up at once, e.g. while it shuts down
+        if self._version == version_before and self._contact - started < 1.0:
+            return self._backoff.next()  # a server that hangs up with no news, e.g. while it shuts down
         return None
 
     def _line(self, line: bytes) -> None:
@@ -255,7 +276,7 @@ class Reflector(Generic[T]):
     def _unusual_line(self, line: bytes) -> None:
         try:
             event = _decode_event(line)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise _Garbled(f"a watch line is not an event ({error}); listing again") from error
         kind = event.type
         if kind == "ERROR":
@@ -289,6 +310,7 @@ class Reflector(Generic[T]):
         else:
             self._sink.changed(obj)
         self._version = version
+        self._refused = 0
         self._contact = self._clock.monotonic()
 
     def _skip(self, kind: str, raw: msgspec.Raw, error: Undecodable) -> None:
@@ -297,7 +319,10 @@ class Reflector(Generic[T]):
         A deletion counts.
         """
         self.statistics.undecodable += 1
+        known = self._version or ""
         meta = self._advance(raw)
+        if _older(meta.resource_version, known):
+            return  # told twice
         key = (meta.namespace, meta.name)
         log.error("skipping an object that cannot be read", resource=self._resource.key, key=key, error=str(error))
         if kind == "DELETED":
@@ -306,16 +331,18 @@ class Reflector(Generic[T]):
     def _advance(self, raw: msgspec.Raw) -> Meta:
         try:
             meta = peek(raw).metadata
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise _Garbled(f"a watch event has no readable metadata ({error}); listing again") from error
-        self._version = meta.resource_version or self._version
+        if not _older(meta.resource_version, self._version or ""):
+            self._version = meta.resource_version or self._version
         self._contact = self._clock.monotonic()
+        self._refused = 0
         return meta
 
     def _raise(self, raw: msgspec.Raw) -> NoReturn:
         try:
             status = _decode_status(raw)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise _Garbled(f"a watch ended with an unreadable ERROR ({error}); listing again") from error
         raise from_status("GET", self._resource.path(self._scope["namespace"]), status)
 

@@ -6,7 +6,8 @@ synchronous and run on the event loop's thread, so that a reader between two awa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import structlog
@@ -18,6 +19,9 @@ EventType = Literal["add", "update", "delete"]
 IndexFunction = Callable[[T], Iterable[Hashable]]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+EMPTY: Mapping[Key, str] = MappingProxyType({})
 
 
 class Change(NamedTuple, Generic[T]):
@@ -116,15 +120,16 @@ class Store(Generic[T]):
             index.drop(key)
         return (Change("delete", old, last if last is not None and _same(old, last) else None),)
 
-    def replace(self, objects: Iterable[T], keep: Iterable[Key] = ()) -> list[Change[T]]:
+    def replace(self, objects: Iterable[T], keep: Mapping[Key, str] = EMPTY) -> list[Change[T]]:
         """Take a complete list as the truth, even where it is older, and return what differs; the swap is atomic.
 
-        :param keep: keys that exist on the server although no object is given: their state stays as it is
+        :param keep: keys and uids of what exists on the server although no object is given: what is held of it stays
         """
         new = {key_of(obj): obj for obj in objects}
-        for key in keep:
-            if key not in new and key in self._objects:
-                new[key] = self._objects[key]
+        for key, uid in keep.items():
+            held = self._objects.get(key)
+            if key not in new and held is not None and held.metadata.uid == uid:
+                new[key] = held
         changes: list[Change[T]] = []
         for key, old in list(self._objects.items()):
             if key not in new:

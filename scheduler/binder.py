@@ -15,7 +15,6 @@ from runtime.backoff import Repeats
 from runtime.client import Client
 from runtime.clock import Clock, move_on_after
 from runtime.errors import ApiError, Conflict, NotFound, explain
-from runtime.objects import Undecodable
 from runtime.resources import PODS
 from scheduler.core import events
 from scheduler.core.instructions import Bind
@@ -122,7 +121,7 @@ class Binder:
                 pod = await self._client.get(PODS, bind.name, bind.namespace, type=Pod)
             except NotFound:
                 return
-            except (ApiError, Undecodable):
+            except ApiError:
                 await self._clock.sleep(LOOK_AGAIN)
                 continue
             if pod.metadata.uid == bind.uid and not pod.spec.node_name:

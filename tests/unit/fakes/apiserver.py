@@ -196,11 +196,11 @@ class FakeApiServer:
         if fault is not None:
             fault.hits += 1
             if fault.after:
-                self._dispatch(request)
+                self.dispatch(request)
             return fault.outcome(request) if callable(fault.outcome) else fault.outcome
-        return self._dispatch(request)
+        return self.dispatch(request)
 
-    def _dispatch(self, request: Request) -> Response:
+    def dispatch(self, request: Request) -> Response:
         match = _PATH.match(request.path)
         if match is None:
             return status(404, "NotFound", "the server could not find the requested resource")

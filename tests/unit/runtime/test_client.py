@@ -1,15 +1,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from runtime import exchange
 from runtime.clock import FakeClock, settle
-from runtime.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound, TooManyRequests, Unreachable
+from runtime.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    Unreadable,
+)
 from runtime.exchange import CallNext, Request, Response
-from runtime.objects import Undecodable
 from runtime.resources import NODES, PODS
 from tests.unit.fakes.apiserver import FakeApiServer, status
 
@@ -107,7 +119,7 @@ async def test_pages(server: FakeApiServer, clock: FakeClock) -> None:
 
 async def test_an_answer_that_is_no_list(server: FakeApiServer, clock: FakeClock) -> None:
     server.fail(Response(200, {}, b"<html>login</html>"))
-    with pytest.raises(Undecodable, match="not a list"):
+    with pytest.raises(Unreadable, match="not a list"):
         await server.client(clock).list_page(NODES)
 
 
@@ -241,3 +253,73 @@ async def test_a_cancelled_watch_lets_go(server: FakeApiServer, clock: FakeClock
         assert len(server.watches) == 1
     assert server.watches == []
     assert clock.next_timer is None, "no timer is left behind"
+
+
+@pytest.mark.parametrize("code", [301, 302, 304])
+async def test_a_redirection_is_no_success(server: FakeApiServer, clock: FakeClock, code: int) -> None:
+    """A proxy's login page, say: nothing was bound or deleted."""
+    client = server.client(clock)
+    requests: list[Callable[[], Awaitable[Any]]] = [
+        lambda: client.bind("ns", "p", "u", "n"),
+        lambda: client.delete(THINGS, "a", "ns"),
+        lambda: client.get(THINGS, "a", "ns"),
+    ]
+    for send in requests:
+        server.fail(Response(code, {"location": "https://login.example.com/"}, b""))
+        with pytest.raises(ApiError, match=r"proxy.*login\.example\.com") as caught:
+            await send()
+        assert caught.value.status == code
+
+
+async def test_a_body_that_cannot_be_read_is_an_error_of_the_api(server: FakeApiServer, clock: FakeClock) -> None:
+    client = server.client(clock)
+    server.fail(Response(201, {}, b'{"kind":"Thi'), verb="POST", after=True)
+    with pytest.raises(Unreadable) as caught:
+        await client.create(THINGS, thing("a"), "ns")
+    assert caught.value.ambiguous, "it was carried out"
+    assert server.get(THINGS, "a", "ns") is not None
+    server.fail(Response(200, {}, b"<html>"))
+    with pytest.raises(Unreadable):
+        await client.get(THINGS, "a", "ns", Thing)
+
+
+async def test_a_login_that_never_ends_is_given_up(server: FakeApiServer, clock: FakeClock) -> None:
+    client = server.client(clock)
+    client.api.login = anyio.sleep_forever  # type: ignore[method-assign]
+    server.fail(status(401, "Unauthorized"))
+    refused = anyio.Event()
+
+    async def get() -> None:
+        with pytest.raises(Unauthorized):
+            await client.get(THINGS, "a", "ns")
+        refused.set()
+
+    async with running(get):
+        await clock.advance(exchange.LOGIN_TIMEOUT - 1)
+        assert not refused.is_set()
+        await clock.advance(1)
+        assert refused.is_set()
+
+
+async def test_a_login_that_fails_fails_for_all_that_waited_for_it(server: FakeApiServer, clock: FakeClock) -> None:
+    client, logins = server.client(clock), 0
+
+    async def login() -> None:
+        nonlocal logins
+        logins += 1
+        await clock.sleep(3)
+        raise OSError("the plugin failed")
+
+    client.api.login = login  # type: ignore[method-assign]
+    server.fail(status(401, "Unauthorized"), times=1000)
+
+    async def get() -> None:
+        with pytest.raises(Unauthorized):
+            await client.get(THINGS, "a", "ns")
+
+    async with running(*[get] * 50):
+        await clock.advance(3)
+        assert logins == 1
+    async with running(get):
+        await clock.advance(3)
+        assert logins == 2, "who asks later has a login of its own"

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from runtime import errors
-from runtime.errors import ApiError, Cause, ServerError, Unreachable, explain, from_response, from_status
+from runtime.errors import (
+    MAX_RETRY_AFTER,
+    ApiError,
+    Cause,
+    ServerError,
+    Unreachable,
+    explain,
+    from_response,
+    from_status,
+)
 from runtime.resources import EVENTS, JOBS, NODES, PODS
 
 
@@ -58,6 +67,10 @@ def test_only_lost_answers_are_ambiguous() -> None:
         ({"retry-after": "2"}, {"retryAfterSeconds": 5}, 5),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, {}, 1),
         ({"retry-after": "-3"}, {}, 0),
+        ({"retry-after": "86400000"}, {}, MAX_RETRY_AFTER),
+        ({"retry-after": "inf"}, {}, MAX_RETRY_AFTER),
+        ({"retry-after": "nan"}, {}, 0),
+        ({}, {"retryAfterSeconds": 1e9}, MAX_RETRY_AFTER),
         ({}, {}, 0),
     ],
 )

@@ -354,3 +354,25 @@ async def test_many_informers_share_a_client(server: FakeApiServer, clock: FakeC
         await settle()
         assert [len(informer.store) for informer in informers] == [int(i == 7) for i in range(20)]
     assert server.watches == [], "no stream outlives its informer"
+
+
+async def test_a_transform_that_fails_skips_that_object(server: FakeApiServer, clock: FakeClock) -> None:
+    def transform(obj: Thing) -> Thing:
+        if obj.spec.color == "odd":
+            raise KeyError(obj.metadata.name)
+        return obj
+
+    server.put(THINGS, thing("a"))
+    server.put(THINGS, thing("b", color="odd"))
+    informer = make(server, clock, transform=transform)
+    async with running(informer.run):
+        server.put(THINGS, thing("c", color="odd"))
+        server.put(THINGS, thing("d"))
+        await settle()
+        assert sorted(obj.metadata.name for obj in informer.store) == ["a", "d"]
+        assert informer.statistics.reflector.undecodable == 2
+
+
+async def test_objects_without_metadata_are_refused_at_once(server: FakeApiServer, clock: FakeClock) -> None:
+    with pytest.raises(TypeError, match=r"things\.test\.dev needs a type"):
+        Informer(server.client(clock), THINGS, clock=clock)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -468,3 +470,124 @@ async def test_a_programming_error_ends_the_reflector(server: FakeApiServer, clo
     with pytest.raises(ZeroDivisionError):
         await informer.run()
     assert not informer.healthy
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":500}',
+        b'{"kind":"ThingList","metadata":{},"items":[]}',
+        b'{"kind":"ThingList","metadata":{"resourceVersion":"900"},"items":[null]}',
+        b'{"kind":"ThingList","metadata":{"resourceVersion":"900","continue":"x"},"items":[]}',
+        b'{"kind":"ThingList","metadata":{"resourceVersion":"900"},"items":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+    ids=["a Status", "no version", "an item that is null", "a page that leads to itself", "nested without end"],
+)
+async def test_what_is_no_list_empties_no_cache(server: FakeApiServer, clock: FakeClock, body: bytes) -> None:
+    server.put(THINGS, thing("a"))
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.fail(Response(200, {}, body), watch=False, times=2)
+        server.put(THINGS, thing("b"))
+        server.compact()
+        server.end_watches()
+        await clock.advance(0)
+        await clock.advance(60)
+        assert seen.summary == ["add a", "add b"]
+        assert informer.healthy
+
+
+async def test_objects_nested_without_end_are_skipped(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        deep = b'{"type":"ADDED","object":{"metadata":{"name":"deep","resourceVersion":"900"},"x":%b1%b}}\n'
+        server.send_raw(deep % (b'{"a":' * 5000, b"}" * 5000))
+        server.put(THINGS, thing("a"))
+        await clock.advance(60)
+        assert content(informer) == truth(server)
+
+
+@pytest.mark.parametrize("code", [400, 403, 404, 500])
+@pytest.mark.parametrize("how", ["status", "event"])
+async def test_a_version_that_is_refused_for_ever_is_left(
+    server: FakeApiServer, clock: FakeClock, code: int, how: str
+) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        stuck = str(server.version)
+        refusal = {"kind": "Status", "code": code, "reason": "InternalError", "message": "unable to decode"}
+
+        def refuse(request: Request) -> Response:
+            if (request.params or {})["resourceVersion"] != stuck:
+                return server.dispatch(request)
+            if how == "status":
+                return status(code, "InternalError", "unable to decode")
+
+            async def chunks() -> AsyncIterator[bytes]:
+                yield json.dumps({"type": "ERROR", "object": refusal}).encode() + b"\n"
+
+            return Response(200, {}, chunks=chunks())
+
+        server.fail(refuse, watch=True, times=1000)
+        server.end_watches()
+        server.put(THINGS, thing("a"))
+        await clock.advance(120)
+        assert content(informer) == truth(server)
+        assert informer.statistics.reflector.lists == 2
+
+
+async def test_an_outage_of_watches_lists_nothing_anew(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.fail("refuse", watch=True, times=50)
+        server.end_watches()
+        await clock.advance(3600)
+        assert informer.statistics.reflector.lists == 1
+
+
+async def test_an_older_event_that_cannot_be_read_changes_nothing(server: FakeApiServer, clock: FakeClock) -> None:
+    informer = make(server, clock)
+    async with running(informer.run):
+        server.put(THINGS, thing("a"))
+        await settle()
+        before = {"metadata": {"name": "a", "namespace": "ns", "uid": "before", "resourceVersion": "5"}, "spec": 7}
+        server.send_raw(json.dumps({"type": "DELETED", "object": before}).encode() + b"\n")
+        await settle()
+        assert content(informer) == truth(server)
+        server.end_watches()
+        await clock.advance(1)
+        assert server.seen("GET", watch=True)[-1].params["resourceVersion"] == str(server.version)  # type: ignore[index]
+
+
+async def test_a_server_that_repeats_itself_and_hangs_up_is_not_asked_in_a_loop(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    made = server.put(THINGS, thing("a"))
+    line = json.dumps({"type": "MODIFIED", "object": made}).encode() + b"\n"
+
+    def repeat(_request: Request) -> Response:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield line
+
+        return Response(200, {}, chunks=chunks())
+
+    server.fail(repeat, watch=True, times=1000)
+    async with running(make(server, clock, rng=Highest()).run):
+        assert len(server.seen("GET", watch=True)) == 1
+
+
+async def test_made_again_and_unreadable_while_disconnected_is_a_deletion(
+    server: FakeApiServer, clock: FakeClock
+) -> None:
+    server.put(THINGS, thing("a"))
+    informer, seen = make(server, clock), Recorder()
+    informer.add_handler(seen)
+    async with running(informer.run):
+        server.remove(THINGS, "a", "ns")
+        server.put(THINGS, thing("a", color=7))
+        server.compact()
+        server.end_watches()
+        await clock.advance(60)
+        assert seen.summary == ["add a", "delete a"]
+        assert not len(informer.store)

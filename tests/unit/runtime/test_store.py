@@ -84,7 +84,7 @@ def test_replace_is_the_truth_even_when_older() -> None:
         local("again", uid="v", rv=7),
         local("new", rv=8),
     ]
-    changes = store.replace(new, keep=[("ns", "unreadable"), ("ns", "never seen")])
+    changes = store.replace(new, keep={("ns", "unreadable"): "u", ("ns", "never seen"): "w"})
     told = sorted((c.type, (c.new or c.old).metadata.name) for c in changes)  # type: ignore[union-attr]
     assert told == [
         ("add", "again"),
