@@ -488,13 +488,13 @@ async def test_what_is_no_list_empties_no_cache(server: FakeApiServer, clock: Fa
     informer, seen = make(server, clock), Recorder()
     informer.add_handler(seen)
     async with running(informer.run):
-        server.fail(Response(200, {}, body), watch=False, times=2)
+        server.fail(Response(200, {}, body), watch=False, times=3)
+        server.end_watches()
         server.put(THINGS, thing("b"))
         server.compact()
-        server.end_watches()
-        await clock.advance(0)
         await clock.advance(60)
         assert seen.summary == ["add a", "add b"]
+        assert not server.faults
         assert informer.healthy
 
 
