@@ -494,7 +494,7 @@ async def test_what_is_no_list_empties_no_cache(server: FakeApiServer, clock: Fa
         server.compact()
         await clock.advance(60)
         assert seen.summary == ["add a", "add b"]
-        assert not server.faults
+        assert [fault.hits for fault in server.faults] == [3]
         assert informer.healthy
 
 
