@@ -89,6 +89,10 @@ class Chaos:
                 other.kill()
                 until(kept.leads, 60, f"{kept.name} leads")
                 other.start()
+        self.all_ready()
+
+    def all_ready(self) -> None:
+        """Wait until nothing that went wrong is left in any replica."""
         until(lambda: all(r.alive and r.ready for r in (*self.kept, *self.killed)), 90, "all replicas are ready again")
 
     def kill(self) -> None:
@@ -207,7 +211,7 @@ def test_two_replicas_of_each_process(own_cluster: OwnCluster) -> None:
         before = {r.name: r.metrics() for r in chaos.kept}
         chaos.run(SOAK)
         load.stop()
-        until(lambda: all(r.alive and r.ready for r in replicas), 90, "all replicas are ready again")
+        chaos.all_ready()
         with Watcher(kube) as watcher:
             settle(watcher.world, [namespace], 60)
         try:
