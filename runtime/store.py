@@ -7,7 +7,6 @@ synchronous and run on the event loop's thread, so that a reader between two awa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import structlog
@@ -19,9 +18,6 @@ EventType = Literal["add", "update", "delete"]
 IndexFunction = Callable[[T], Iterable[Hashable]]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-EMPTY: Mapping[Key, str] = MappingProxyType({})
 
 
 class Change(NamedTuple, Generic[T]):
@@ -120,7 +116,7 @@ class Store(Generic[T]):
             index.drop(key)
         return (Change("delete", old, last if last is not None and _same(old, last) else None),)
 
-    def replace(self, objects: Iterable[T], keep: Mapping[Key, str] = EMPTY) -> list[Change[T]]:
+    def replace(self, objects: Iterable[T], keep: Mapping[Key, str] = {}) -> list[Change[T]]:
         """Take a complete list as the truth, even where it is older, and return what differs; the swap is atomic.
 
         :param keep: keys and uids of what exists on the server although no object is given: what is held of it stays

@@ -61,8 +61,8 @@ def of_pod(pod: Pod) -> Signature:
     return Signature(
         requests=requests.of_pod(spec),
         node_selector=tuple(sorted(spec.node_selector.items())),
-        affinity=tuple(required.node_selector_terms) if required is not None else None,
-        tolerations=tuple(spec.tolerations),
+        affinity=required.node_selector_terms if required is not None else None,
+        tolerations=spec.tolerations,
         host_ports=tuple(_host_ports(spec)),
         unsupported=tuple(_unsupported(spec)),
     )
