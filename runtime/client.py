@@ -16,7 +16,7 @@ import structlog
 
 from runtime.errors import Unreadable, payload
 from runtime.exchange import JSON, SLICE, Exchange
-from runtime.objects import UNREADABLE, Key, Undecodable, decoder_for, peek
+from runtime.objects import Key, Undecodable, decoder_for, peek
 from runtime.resources import PODS, Resource
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class _List(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
-_decode_list = msgspec.json.Decoder(_List).decode
+_decode_list: Callable[[bytes], _List] = decoder_for(_List)
 
 
 class Client(Exchange):
@@ -132,7 +132,7 @@ class Client(Exchange):
         body = await self.request("GET", path, params=params, timeout=timeout)
         try:
             envelope = _decode_list(body)
-        except UNREADABLE as error:
+        except Undecodable as error:
             raise Unreadable(f"it is not a list: {error}", "GET", path) from error
         if not envelope.kind.endswith("List"):  # a Status, say, that came as a success
             raise Unreadable(f"it is not a list but a {envelope.kind or 'thing without a kind'}", "GET", path)
@@ -145,7 +145,7 @@ class Client(Exchange):
             except Undecodable as error:
                 try:
                     meta = peek(raw).metadata
-                except UNREADABLE as nothing:
+                except Undecodable as nothing:
                     raise Unreadable(f"an item of the list has no metadata: {nothing}", "GET", path) from error
                 key = (meta.namespace, meta.name)
                 undecodable[key] = meta.uid

@@ -6,13 +6,13 @@ Reconcilers catch these and never see httpx, aiohttp or kr8s exceptions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
 
-from runtime.objects import UNREADABLE
+from runtime.objects import Undecodable, decoder_for
 
 
 class ConfigError(Exception):
@@ -172,7 +172,7 @@ class Status(msgspec.Struct, gc=False):
     details: _Details | None = None
 
 
-_decode_status = msgspec.json.Decoder(Status).decode
+decode_status: Callable[[bytes | msgspec.Raw], Status] = decoder_for(Status)
 _BY_STATUS: dict[int, type[ApiError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -187,8 +187,8 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 def from_response(verb: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """Turn a response that is no success into its type. Never raises, whatever a proxy in between wrote as the body."""
     try:
-        parsed = _decode_status(body)
-    except UNREADABLE:
+        parsed = decode_status(body)
+    except Undecodable:
         text = body[:500].decode("utf-8", "replace").strip()
         parsed = Status(message=text or "(no body)")
     if status < 400:

@@ -196,11 +196,13 @@ class Exchange:
                     return Response(response.status_code, response.headers, response.content)
             timeout = httpx.Timeout(None, connect=request.timeout)
             response = await request.stack.enter_async_context(self._call_api(request, timeout))
-            if not response.is_success:
-                return Response(response.status_code, response.headers, await response.aread())
-            zipped = "content-encoding" in response.headers
-            chunks = response.aiter_bytes() if zipped else response.aiter_raw()
-            return Response(response.status_code, response.headers, chunks=chunks)
+            answer = Response(response.status_code, response.headers)
+            if not answer.success:
+                answer.body = await response.aread()
+            else:
+                zipped = "content-encoding" in response.headers
+                answer.chunks = response.aiter_bytes() if zipped else response.aiter_raw()
+            return answer
         except (httpx.RequestError, kr8s.APITimeoutError) as error:
             raise self._unreachable(request, error) from error
 

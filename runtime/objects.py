@@ -14,9 +14,6 @@ import msgspec
 
 from runtime.resources import Resource
 
-#: What decoding raises for bytes that are not what was asked for; the second for JSON that is nested without end.
-UNREADABLE = (msgspec.MsgspecError, RecursionError)
-
 #: (namespace, name); the namespace of a cluster-scoped object is "".
 Key = tuple[str, str]
 
@@ -89,9 +86,6 @@ class Peek(msgspec.Struct, gc=False, frozen=True):
     metadata: Meta = Meta()
 
 
-peek: Callable[[bytes | msgspec.Raw], Peek] = msgspec.json.Decoder(Peek).decode
-
-
 class Undecodable(Exception):  # noqa: N818
     """The bytes are an object, but not of the kind asked for."""
 
@@ -103,7 +97,8 @@ def decoder_for(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     The function returned raises :class:`Undecodable`, whatever the library below raises.
     """
     decode: Callable[[Any], Any]
-    expected: tuple[type[Exception], ...] = UNREADABLE
+    # The second for JSON that is nested without end.
+    expected: tuple[type[Exception], ...] = (msgspec.MsgspecError, RecursionError)
     if type_ is None or type_ is dict:
         decode = msgspec.json.Decoder(dict[str, Any]).decode
     elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):
@@ -121,3 +116,6 @@ def decoder_for(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
             raise Undecodable(str(error)) from error
 
     return checked
+
+
+peek: Callable[[bytes | msgspec.Raw], Peek] = decoder_for(Peek)

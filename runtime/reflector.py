@@ -16,7 +16,7 @@ and a restarted scheduler does not act on a cache that lags behind its own last 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -31,14 +31,14 @@ from runtime.errors import (
     ApiError,
     Gone,
     Idle,
-    Status,
     TooManyRequests,
     Unreachable,
     Unreadable,
+    decode_status,
     explain,
     from_status,
 )
-from runtime.objects import UNREADABLE, Key, Meta, Object, Undecodable, decoder_for, peek
+from runtime.objects import Key, Meta, Object, Undecodable, decoder_for, peek
 from runtime.resources import Resource
 
 T = TypeVar("T", bound=Object)
@@ -71,8 +71,7 @@ class _Event(msgspec.Struct, gc=False):
     object: msgspec.Raw
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_status = msgspec.json.Decoder(Status).decode
+_decode_event: Callable[[bytes], _Event] = decoder_for(_Event)
 
 #: How the API server writes an event of an object, byte for byte.
 _HEADS: dict[bytes, str] = {b'{"type":"%b"' % kind.encode(): kind for kind in ("ADDED", "MODIFIED", "DELETED")}
@@ -136,8 +135,8 @@ class Reflector(Generic[T]):
         self._repeats = Repeats(clock)
         self._version: str | None = None  # where to resume; None: list first
         self._paging_expired = False
-        #: How often the server refused to go on from `_version`.
-        self._refused = 0
+        #: A version, and how often the server refused to go on from it.
+        self._refused: tuple[str | None, int] = (None, 0)
         self._contact: float | None = None  # when the server was heard last, while it runs
         #: Set when a list that began after it was asked for is handed on.
         self._refreshing: list[anyio.Event] = []
@@ -187,10 +186,12 @@ class Reflector(Generic[T]):
         except TooManyRequests as error:
             return self._failed(error, error.retry_after)
         except ApiError as error:
-            self._refused += not isinstance(error, Unreachable)
+            version, times = self._refused
+            times = (times if version == self._version else 0) + (not isinstance(error, Unreachable))
             # The first: the server was restored to an older state.
-            if "Too large resource version" in error.message or self._refused >= REFUSALS:
+            if "Too large resource version" in error.message or times >= REFUSALS:
                 self._version = None
+            self._refused = (self._version, times)
             return self._failed(error)
 
     def _failed(self, error: Exception, at_least: float = 0.0, *, backoff: Backoff | None = None) -> float:
@@ -232,7 +233,6 @@ class Reflector(Generic[T]):
         if not page.resource_version:
             raise _Garbled("the list has no resourceVersion to watch from; listing again")
         self._paging_expired = False
-        self._refused = 0
         self.statistics.lists += 1
         self.statistics.undecodable += len(keep)
         await self._sink.replaced(items, keep)
@@ -276,15 +276,14 @@ class Reflector(Generic[T]):
     def _unusual_line(self, line: bytes) -> None:
         try:
             event = _decode_event(line)
-        except UNREADABLE as error:
+        except Undecodable as error:
             raise _Garbled(f"a watch line is not an event ({error}); listing again") from error
         kind = event.type
         if kind == "ERROR":
             self._raise(event.object)
         if kind == "BOOKMARK":
             self.statistics.bookmarks += 1
-            known = self._version or ""
-            if _older(self._advance(event.object).resource_version, known):
+            if self._advance(event.object) is None:
                 raise _Garbled("the server's history went back (restored from a backup?); listing again")
             return
         if kind not in {"ADDED", "MODIFIED", "DELETED"}:
@@ -310,7 +309,6 @@ class Reflector(Generic[T]):
         else:
             self._sink.changed(obj)
         self._version = version
-        self._refused = 0
         self._contact = self._clock.monotonic()
 
     def _skip(self, kind: str, raw: msgspec.Raw, error: Undecodable) -> None:
@@ -319,30 +317,30 @@ class Reflector(Generic[T]):
         A deletion counts.
         """
         self.statistics.undecodable += 1
-        known = self._version or ""
         meta = self._advance(raw)
-        if _older(meta.resource_version, known):
+        if meta is None:
             return  # told twice
         key = (meta.namespace, meta.name)
         log.error("skipping an object that cannot be read", resource=self._resource.key, key=key, error=str(error))
         if kind == "DELETED":
             self._sink.deleted(key, None)
 
-    def _advance(self, raw: msgspec.Raw) -> Meta:
+    def _advance(self, raw: msgspec.Raw) -> Meta | None:
+        """Go on from the version of an object; None where that is older than what is known."""
         try:
             meta = peek(raw).metadata
-        except UNREADABLE as error:
+        except Undecodable as error:
             raise _Garbled(f"a watch event has no readable metadata ({error}); listing again") from error
-        if not _older(meta.resource_version, self._version or ""):
-            self._version = meta.resource_version or self._version
         self._contact = self._clock.monotonic()
-        self._refused = 0
+        if _older(meta.resource_version, self._version or ""):
+            return None
+        self._version = meta.resource_version or self._version
         return meta
 
     def _raise(self, raw: msgspec.Raw) -> NoReturn:
         try:
-            status = _decode_status(raw)
-        except UNREADABLE as error:
+            status = decode_status(raw)
+        except Undecodable as error:
             raise _Garbled(f"a watch ended with an unreadable ERROR ({error}); listing again") from error
         raise from_status("GET", self._resource.path(self._scope["namespace"]), status)
 

@@ -46,6 +46,16 @@ def status(code: int, reason: str, message: str = "", **details: Any) -> Respons
     return Response(code, headers, json.dumps(body).encode())
 
 
+def streamed(*pieces: bytes) -> Response:
+    """A watch that brings this and ends."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return Response(200, {}, chunks=chunks())
+
+
 def answer(body: Any, code: int = 200) -> Response:
     return Response(code, {"content-type": "application/json"}, json.dumps(body).encode())
 

@@ -23,7 +23,7 @@ from runtime.errors import (
 )
 from runtime.exchange import CallNext, Request, Response
 from runtime.resources import NODES, PODS
-from tests.unit.fakes.apiserver import FakeApiServer, status
+from tests.unit.fakes.apiserver import FakeApiServer, status, streamed
 
 from .things import THINGS, Thing, running, thing
 
@@ -195,12 +195,8 @@ async def test_a_login_that_fails_keeps_the_401(server: FakeApiServer, clock: Fa
 
 
 async def test_watch_lines_joins_chunks(clock: FakeClock) -> None:
-    async def chunks() -> Any:
-        for piece in (b'{"a"', b":1}\n{", b'"b":2}\n\n{"c":3}\n{"lost"'):
-            yield piece
-
     async def interceptor(request: Request, _next: CallNext) -> Response:
-        return Response(200, chunks=chunks())
+        return streamed(b'{"a"', b":1}\n{", b'"b":2}\n\n{"c":3}\n{"lost"')
 
     lines: list[bytes] = []
     opened: list[bool] = []

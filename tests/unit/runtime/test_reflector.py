@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +10,7 @@ from runtime.clock import FakeClock, settle
 from runtime.exchange import CallNext, Request, Response
 from runtime.informer import Informer
 from runtime.reflector import CONTACT_LIMIT
-from tests.unit.fakes.apiserver import FakeApiServer, status
+from tests.unit.fakes.apiserver import FakeApiServer, status, streamed
 
 from .things import THINGS, Highest, Recorder, Thing, content, make, running, thing, truth
 
@@ -498,6 +497,13 @@ async def test_what_is_no_list_empties_no_cache(server: FakeApiServer, clock: Fa
         assert informer.healthy
 
 
+async def test_a_page_that_leads_to_itself_is_not_asked_for_in_a_loop(server: FakeApiServer, clock: FakeClock) -> None:
+    body = b'{"kind":"ThingList","metadata":{"resourceVersion":"900","continue":"x"},"items":[]}'
+    server.fail(Response(200, {}, body), watch=False, times=1000)
+    async with running(make(server, clock, rng=Highest()).run):
+        assert len(server.seen("GET", watch=False)) == 2
+
+
 async def test_objects_nested_without_end_are_skipped(server: FakeApiServer, clock: FakeClock) -> None:
     informer = make(server, clock)
     async with running(informer.run):
@@ -509,10 +515,11 @@ async def test_objects_nested_without_end_are_skipped(server: FakeApiServer, clo
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 500])
-@pytest.mark.parametrize("how", ["status", "event"])
+@pytest.mark.parametrize("how", ["status", "event", "event after one told twice"])
 async def test_a_version_that_is_refused_for_ever_is_left(
     server: FakeApiServer, clock: FakeClock, code: int, how: str
 ) -> None:
+    told = json.dumps({"type": "MODIFIED", "object": server.put(THINGS, thing("told"))}).encode() + b"\n"
     informer = make(server, clock)
     async with running(informer.run):
         stuck = str(server.version)
@@ -523,11 +530,8 @@ async def test_a_version_that_is_refused_for_ever_is_left(
                 return server.dispatch(request)
             if how == "status":
                 return status(code, "InternalError", "unable to decode")
-
-            async def chunks() -> AsyncIterator[bytes]:
-                yield json.dumps({"type": "ERROR", "object": refusal}).encode() + b"\n"
-
-            return Response(200, {}, chunks=chunks())
+            error = json.dumps({"type": "ERROR", "object": refusal}).encode() + b"\n"
+            return streamed(error) if how == "event" else streamed(told, error)
 
         server.fail(refuse, watch=True, times=1000)
         server.end_watches()
@@ -566,13 +570,7 @@ async def test_a_server_that_repeats_itself_and_hangs_up_is_not_asked_in_a_loop(
     made = server.put(THINGS, thing("a"))
     line = json.dumps({"type": "MODIFIED", "object": made}).encode() + b"\n"
 
-    def repeat(_request: Request) -> Response:
-        async def chunks() -> AsyncIterator[bytes]:
-            yield line
-
-        return Response(200, {}, chunks=chunks())
-
-    server.fail(repeat, watch=True, times=1000)
+    server.fail(lambda _request: streamed(line), watch=True, times=1000)
     async with running(make(server, clock, rng=Highest()).run):
         assert len(server.seen("GET", watch=True)) == 1
 
