@@ -6,8 +6,9 @@ events may be lost, doubled or reordered. What it returns or raises decides when
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,8 +17,9 @@ import anyio.lowlevel
 import structlog
 
 from runtime.backoff import Repeats
-from runtime.clock import Clock, fail_after
+from runtime.clock import Clock, move_on_after
 from runtime.errors import ApiError, Conflict, TerminalError, TooManyRequests, explain
+from runtime.exchange import SLICE
 from runtime.informer import Informer
 from runtime.objects import Object, key_of
 from runtime.store import EventType
@@ -38,6 +40,11 @@ class Result:
     """
 
     requeue_after: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse here what the queue could not count with: the traceback shows who made it."""
+        if not isinstance(self.requeue_after, int | float | None):
+            raise TypeError(f"requeue_after is seconds as a number or None, not {self.requeue_after!r}")
 
 
 Reconcile = Callable[[K], Awaitable[Result | None]]
@@ -68,6 +75,8 @@ class Controller(Generic[K]):
     is cancelled              is let go, and queued again if it was added meanwhile
     ========================  =============================================================
 
+    An ExceptionGroup is what its members are: terminal if all of them are, and the longest Retry-After counts.
+
     :param queue: one of its own if left out
     :param timeout: seconds for one reconcile
     """
@@ -92,13 +101,13 @@ class Controller(Generic[K]):
         self._repeats = Repeats(clock)
         self._running = False
         #: For each informer: takes what is there as added.
-        self._begin: list[Callable[[], None]] = []
+        self._begin: list[Callable[[], Awaitable[None]]] = []
         self.statistics = ControllerStatistics()
 
     def enqueue_on(
         self,
         informer: Informer[T],
-        key_fn: Callable[[T], K | Iterable[K] | None] | None = None,
+        key_fn: Callable[[T], K | list[K] | set[K] | frozenset[K] | None] | None = None,
         *,
         predicate: Callable[[EventType, T | None, T | None], bool] | None = None,
         priority: int = 0,
@@ -108,30 +117,44 @@ class Controller(Generic[K]):
         Changes before :meth:`run` are not kept, so that a replica which only waits does not pile up keys: when it
         begins, each object that is there is taken as added.
 
-        :param key_fn: the object's own (namespace, name) if left out; a list or set of keys stands for several
-        :param predicate: false drops the change
+        :param key_fn: the object's own (namespace, name) if left out; a list or set of keys stands for several, a
+            tuple is one key. A state for which it raises brings no key: that is logged and counted as the informer's
+            handler error
+        :param predicate: false drops the change, and so does an error in it, which is logged likewise
         """
         keys: Callable[[Any], Any] = key_fn or key_of
+
+        def failed(what: str, obj: T | None) -> None:
+            informer.handler_errors += 1
+            self._log.exception(what, resource=informer.resource.key, key=key_of(obj) if obj is not None else None)
 
         def handler(event: EventType, old: T | None, new: T | None) -> None:
             if not self._running:
                 return
-            if predicate is not None and not predicate(event, old, new):
+            try:
+                if predicate is not None and not predicate(event, old, new):
+                    return
+            except Exception:
+                failed("a predicate failed", old if new is None else new)
                 return
             found: dict[K, None] = {}
             for obj in (old, new):
-                if obj is not None:
-                    value = keys(obj)
-                    if isinstance(value, list | set | frozenset):
-                        found |= dict.fromkeys(value)
-                    elif value is not None:
-                        found[value] = None
+                if obj is None:
+                    continue
+                try:
+                    found |= dict.fromkeys(_as_keys(keys(obj)))
+                except Exception:  # each state for itself: a good one that follows an odd one must be seen
+                    failed("a key function failed", obj)
             for key in found:
                 self.queue.add(key, priority)
 
-        def begin() -> None:
+        async def begin() -> None:
+            slice_end = self._clock.monotonic() + SLICE
             for obj in informer.store.values():
                 handler("add", None, obj)
+                if self._clock.monotonic() > slice_end:
+                    await anyio.lowlevel.checkpoint()
+                    slice_end = self._clock.monotonic() + SLICE
 
         informer.add_handler(handler)
         self._begin.append(begin)
@@ -140,7 +163,7 @@ class Controller(Generic[K]):
         """Run the workers until the queue is shut down and drained, or until cancelled."""
         self._running = True
         for begin in self._begin:
-            begin()
+            await begin()
         async with anyio.create_task_group() as group:
             for _ in range(self._workers):
                 group.start_soon(self._work)
@@ -163,12 +186,15 @@ class Controller(Generic[K]):
         statistics = self.statistics
         statistics.reconciles += 1
         try:
-            with span(f"reconcile {self.name}", key=str(key)), fail_after(self._clock, self._timeout):
-                result = await self._reconcile(key)
-        except TerminalError as error:
-            statistics.terminal += 1
-            self.queue.forget(key)
-            self._log.error("gave up until it changes", key=key, error=explain(error))
+            with span(f"reconcile {self.name}", key=str(key)):
+                result = await self._in_time(key)
+        except asyncio.CancelledError as error:
+            # Every genuine cancellation, of an anyio scope too, is asked of this task and not withdrawn yet. Any other
+            # comes from something that the reconcile awaited and somebody else cancelled: no reason to end a worker.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._failed(key, error)
         except Exception as error:
             self._failed(key, error)
         else:
@@ -178,18 +204,57 @@ class Controller(Generic[K]):
         finally:
             statistics.seconds += self._clock.monotonic() - started
 
-    def _failed(self, key: K, error: Exception) -> None:
+    async def _in_time(self, key: K) -> Result | None:
+        with move_on_after(self._clock, self._timeout) as scope:
+            result = await self._reconcile(key)
+        if scope.cancelled_caught:
+            raise _TookTooLong(f"took longer than {self._timeout:g} s")
+        if isinstance(result, Result | None):
+            return result
+        raise TypeError(f"a reconcile returns a Result or None, not {result!r}")
+
+    def _failed(self, key: K, error: BaseException) -> None:
+        causes = _leaves(error)
+        if all(isinstance(cause, TerminalError) for cause in causes):
+            self.statistics.terminal += 1
+            self.queue.forget(key)
+            self._log.error("gave up until it changes", key=key, error="; ".join(map(explain, causes)))
+            return
         self.statistics.errors += 1
-        at_least = error.retry_after if isinstance(error, TooManyRequests) else 0.0
+        at_least = max((cause.retry_after for cause in causes if isinstance(cause, TooManyRequests)), default=0.0)
         retry_in = self.queue.add_rate_limited(key, at_least=at_least)
+        if len(causes) == 1:  # a task group says no more about it
+            error = causes[0]
         if isinstance(error, Conflict):
             self._log.debug("changed meanwhile; again", key=key, error=explain(error), retry_in=retry_in)
         elif isinstance(error, ApiError):
             # A cause that hits every object alike (RBAC, an outage) is one line a minute, not one an object.
             level = logging.WARNING if self._repeats.allows(explain(error, named=False)) else logging.DEBUG
             self._log.log(level, explain(error), key=key, retry_in=retry_in)
-        elif isinstance(error, TimeoutError):
+        elif isinstance(error, _TookTooLong):
             self.statistics.timeouts += 1
             self._log.warning("reconcile took too long", key=key, limit=self._timeout, retry_in=retry_in)
         else:
             self._log.exception("reconcile failed", key=key, retry_in=retry_in)
+
+
+class _TookTooLong(Exception):  # noqa: N818
+    """The controller's own limit; a TimeoutError is the reconcile's."""
+
+
+def _as_keys(value: Any) -> Collection[Any]:
+    """Return what a key function returned as a collection."""
+    if value is None:
+        return ()
+    if isinstance(value, list | set | frozenset):
+        return value
+    if isinstance(value, Iterator):  # hashable, so it would pass for a key
+        raise TypeError(f"a key function returns a key, or a list or set of keys, not a {type(value).__name__}")
+    return (value,)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors themselves, without the groups around them."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
