@@ -31,6 +31,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 #: Holder of a Lease that was not there.
 DELETED = "nobody, since the Lease was deleted"
 
+#: Attempts to give back a Lease that changes under us; after that it has to expire.
+RELEASES = 5
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
@@ -84,6 +87,8 @@ class LeaseElection:
         #: Since when, by our clock, it says the same; there from the first look on.
         self._unchanged_since: float
         self._leads_until = float("-inf")
+        #: Whether the Lease may be ours without our knowing: no answer came (yet) to the claim by which we would lead.
+        self._unanswered = False
         #: Whether another replica held the Lease right before this one.
         self._succeeded = False
 
@@ -134,16 +139,23 @@ class LeaseElection:
     async def release(self) -> None:
         """Give the Lease back, so that another replica need not wait; nothing where it is not ours any more."""
         if not self.leading:
-            return
+            if not self._unanswered:
+                return
+            await self._look()
         self._leads_until = float("-inf")
-        while self.holder == self.identity:
+        for left in reversed(range(RELEASES)):
+            if self.holder != self.identity:
+                return
             spec = _spec(self._lease) | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._stamp()}
             try:
                 await self._put(spec)
             except (Conflict, NotFound):
+                if not left:
+                    raise
                 await self._look()
             else:
                 log.info("leadership given back", lease=self._where)
+                return
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
@@ -171,7 +183,9 @@ class LeaseElection:
                 if not self._free():
                     return False
             began = self._clock.monotonic()
+            self._unanswered = not self.leading
             await self._put(self._claim())
+            self._unanswered = False
         except Conflict:
             try:
                 await self._look()

@@ -2,15 +2,18 @@
 
 Start: probes, then informers until their caches are complete, then leadership, then controllers and
 runnables. Stop is the reverse, inside the grace period: workers finish what they hold, leadership is given
-back only after them, caches and probes go last. The crash of any critical task ends the process with a
-non-zero status and its traceback: never a zombie that answers probes and does nothing.
+back only after them, caches and probes go last. What cannot be stopped (a thread, a shielded scope) ends with the
+process when that period is over. The crash of any critical task ends the process with a non-zero status and its
+traceback: never a zombie that answers probes and does nothing.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +21,7 @@ import anyio
 import anyio.abc
 import structlog
 
-from runtime.clock import Clock, move_on_after, wait_for
+from runtime.clock import Clock, TimerHandle, move_on_after, wait_for
 from runtime.controller import Controller
 from runtime.informer import Informer
 
@@ -37,22 +40,45 @@ class Election(Protocol):
         """Keep leading; return or raise when that is over. Leader work is then cancelled at once."""
 
     async def release(self) -> None:
-        """Give it back; called after all work has stopped, unless it is lost. Bounded by the caller."""
+        """Give back what was acquired, also by an :meth:`acquire` that was cut off; else do nothing.
+
+        Called after all work has stopped, unless leadership is lost. Bounded by the caller.
+        """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Task:
     name: str
     run: Run
     must_stay: bool  # returning counts as a crash
+    depth: int  # the deepest stop first
+
+
+#: Depths: servers are around caches, and so on.
+_SERVER, _CACHE, _COMMON, _LEADER = range(4)
+
+
+@contextmanager
+def _cancelled_by_us_only() -> Iterator[None]:
+    """Make an ordinary error of a cancellation that nobody asked for: that of something which was awaited.
+
+    It would end our task groups as silently as a stop.
+    """
+    try:
+        yield
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        raise RuntimeError("what it waited for was cancelled") from error
 
 
 class Manager:
     """Runs one process.
 
-    :param grace: seconds from the first signal to the end; keep it below the pod's terminationGracePeriodSeconds
+    :param grace: seconds from the first signal, or the loss of leadership, to the end; keep it below the pod's
+        terminationGracePeriodSeconds
     :param sync_timeout: seconds within which all caches must be complete
-    :param exit_now: what a second signal calls; never returns
+    :param exit_now: what a second signal calls, and the end of the grace; never returns
     """
 
     def __init__(
@@ -76,9 +102,10 @@ class Manager:
         self._common_tasks: list[_Task] = []
         self._stop = anyio.Event()
         self._stopping_since: float | None = None
+        self._deadline: TimerHandle | None = None
+        self._running: list[_Task] = []
         self._signals = 0
         self._working = False
-        self._led = False
         self._succeeds = False
         self._lost = anyio.Event()
         self.exit_code = 0
@@ -88,7 +115,7 @@ class Manager:
 
     def add_server(self, name: str, run: Run) -> None:
         """Something that answers from the first moment to the last: probes, metrics."""
-        self._servers.append(_Task(name, run, must_stay=True))
+        self._servers.append(_Task(name, run, must_stay=True, depth=_SERVER))
 
     def add_informer(self, informer: Informer[Any]) -> None:
         """A cache that must be complete before any work starts."""
@@ -104,8 +131,8 @@ class Manager:
         :param needs_leader: false runs it on every replica, and cancels it after the leader's work (an EventRecorder)
         :param may_return: false makes its return a crash
         """
-        tasks = self._leader_tasks if needs_leader else self._common_tasks
-        tasks.append(_Task(name, run, must_stay=not may_return))
+        tasks, depth = (self._leader_tasks, _LEADER) if needs_leader else (self._common_tasks, _COMMON)
+        tasks.append(_Task(name, run, must_stay=not may_return, depth=depth))
 
     # -- how it is ------------------------------------------------------------------------------------------------
 
@@ -121,8 +148,8 @@ class Manager:
 
     @property
     def leading(self) -> bool:
-        """True while leader work runs."""
-        return self._working
+        """True while leader work runs; false from the loss of leadership on, even if something still runs by then."""
+        return self._working and not self._lost.is_set()
 
     @property
     def lost_leadership(self) -> bool:
@@ -135,6 +162,15 @@ class Manager:
         return self._informers
 
     @property
+    def caches(self) -> dict[str, Informer[Any]]:
+        """The caches by names of their own: a second one of pods, say of another namespace, is ``pods#2``."""
+        named: dict[str, Informer[Any]] = {}
+        for informer in self._informers:
+            before = sum(other.name == informer.name for other in named.values())
+            named[f"{informer.name}#{before + 1}" if before else informer.name] = informer
+        return named
+
+    @property
     def controllers(self) -> Sequence[Controller[Any]]:
         """The workers."""
         return self._controllers
@@ -142,11 +178,11 @@ class Manager:
     def why_not_ready(self) -> list[str]:
         """One line for each thing that keeps :attr:`ready` false."""
         reasons = ["stopping"] if self._stopping_since is not None else []
-        for informer in self._informers:
+        for name, informer in self.caches.items():
             if not informer.synced.is_set():
-                reasons.append(f"cache of {informer.name} is not complete")
+                reasons.append(f"cache of {name} is not complete")
             elif not informer.healthy:
-                reasons.append(f"cache of {informer.name} has not heard from the API server lately")
+                reasons.append(f"cache of {name} has not heard from the API server lately")
         return reasons
 
     # -- running --------------------------------------------------------------------------------------------------
@@ -157,7 +193,16 @@ class Manager:
         if self._stopping_since is None:
             self._stopping_since = self._clock.monotonic()
             log.info("stopping", reason=reason, grace=self._grace)
+            # Not a task: whatever hangs, no scope of ours can be in its way.
+            self._deadline = self._clock.call_later(self._grace, self._out_of_time)
             self._stop.set()
+
+    def _out_of_time(self) -> None:
+        """End the process: one that hangs while it stops would neither work nor be replaced."""
+        deepest = max((task.depth for task in self._running), default=None)
+        hung = [task.name for task in self._running if task.depth == deepest]  # the others wait for these
+        log.error("did not stop in time: exiting at once", grace=self._grace, phase=self.phase, still_running=hung)
+        self._exit_now(self.exit_code or 1)
 
     def on_signal(self, signum: int) -> None:
         """First signal: stop in order. Second: exit at once."""
@@ -169,14 +214,24 @@ class Manager:
         self.stop(signal.Signals(signum).name)
 
     async def run(self, *, handle_signals: bool = True) -> int:
-        """Run until stopped, and return the exit status: 0 after a signal or lost leadership, 1 after a crash."""
+        """Run until stopped, and return the exit status: 0 after a signal or lost leadership, 1 after a crash.
+
+        What does not stop within the grace ends the process instead, with a status that is not 0.
+        """
+        try:
+            return await self._run(handle_signals)
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+
+    async def _run(self, handle_signals: bool) -> int:
         async with anyio.create_task_group() as servers:
             if handle_signals:
                 servers.start_soon(self._receive_signals)
             self._start(servers, self._servers)
             async with anyio.create_task_group() as caches:
-                for informer in self._informers:
-                    task = _Task(f"informer {informer.name}", informer.run, must_stay=True)
+                for name, informer in self.caches.items():
+                    task = _Task(f"informer {name}", informer.run, must_stay=True, depth=_CACHE)
                     caches.start_soon(self._supervise, task)
                 self.phase = "syncing"
                 if await self._until_synced():
@@ -206,7 +261,7 @@ class Manager:
                     log.error(line)
                 self.stop(f"caches were not complete within {self._sync_timeout:g} s", exit_code=1)
             return False
-        log.info("caches are complete", objects={i.name: len(i.store) for i in self._informers})
+        log.info("caches are complete", objects={name: len(i.store) for name, i in self.caches.items()})
         return True
 
     async def _race(self, fn: Run, done: anyio.Event, timeout: float | None = None) -> bool:
@@ -233,7 +288,8 @@ class Manager:
                     await self._lead()
             finally:
                 common.cancel_scope.cancel()
-        if self._election is not None and self._led and not self._lost.is_set():
+        # Also where a stop came first: it may have been acquired meanwhile.
+        if self._election is not None and not self._lost.is_set():
             await self._give_back(self._election)
 
     async def _acquire(self, election: Election) -> bool:
@@ -243,7 +299,8 @@ class Manager:
 
         async def acquire() -> None:
             try:
-                self._succeeds = await election.acquire()
+                with _cancelled_by_us_only():
+                    self._succeeds = await election.acquire()
             except Exception:
                 log.exception("cannot take part in leader election")
                 self.stop("leader election failed", exit_code=1)
@@ -253,7 +310,6 @@ class Manager:
         return await self._race(acquire, done)
 
     async def _lead(self) -> None:
-        self._led = True
         async with anyio.create_task_group() as holding:
             if self._election is not None:
                 holding.start_soon(self._hold, self._election)
@@ -290,15 +346,18 @@ class Manager:
         self._working = False
 
     async def _give_back(self, election: Election) -> None:
-        with move_on_after(self._clock, max(1.0, self._left())):
+        # A third of what is left stays for the caches and the probes.
+        with move_on_after(self._clock, self._left() * 2 / 3):
             try:
-                await election.release()
+                with _cancelled_by_us_only():
+                    await election.release()
             except Exception:
                 log.exception("leadership was not given back; it expires by itself")
 
     async def _hold(self, election: Election) -> None:
         try:
-            await election.hold()
+            with _cancelled_by_us_only():
+                await election.hold()
         except Exception:
             log.exception("leadership was lost")
         else:
@@ -313,7 +372,7 @@ class Manager:
         drained.set()
 
     async def _run_controller(self, controller: Controller[Any]) -> None:
-        await self._supervise(_Task(f"controller {controller.name}", controller.run, must_stay=False))
+        await self._supervise(_Task(f"controller {controller.name}", controller.run, must_stay=False, depth=_LEADER))
         if self._stopping_since is None and self.exit_code == 0:
             log.error("a controller ended although nothing stops", controller=controller.name)
             self.stop(f"controller {controller.name} ended", exit_code=1)
@@ -345,12 +404,16 @@ class Manager:
             group.start_soon(self._supervise, task)
 
     async def _supervise(self, task: _Task) -> None:
+        self._running.append(task)
         try:
-            await task.run()
+            with _cancelled_by_us_only():
+                await task.run()
         except Exception:
             log.exception("a task crashed", task=task.name)
             self.stop(f"{task.name} crashed", exit_code=1)
             return
+        finally:
+            self._running.remove(task)
         if task.must_stay and self._stopping_since is None:
             log.error("a task ended although nothing stops", task=task.name)
             self.stop(f"{task.name} ended", exit_code=1)

@@ -55,7 +55,7 @@ class ProcessCollector(Collector):
 
 
 def _informers(manager: Manager) -> Iterator[Metric]:
-    found = {informer.name: informer.statistics for informer in manager.informers}
+    found = {name: informer.statistics for name, informer in manager.caches.items()}
     yield _gauge("phalanx_informer_objects", "Objects in the cache.", {n: s.objects for n, s in found.items()})
     yield _gauge("phalanx_informer_synced", "1 once the cache is complete.", {n: s.synced for n, s in found.items()})
     yield _gauge("phalanx_informer_healthy", "1 while it is kept up.", {n: s.healthy for n, s in found.items()})

@@ -80,13 +80,13 @@ class Probes:
 
     async def _caches(self, _request: web.Request) -> web.Response:
         manager = self._collector.manager
-        informers = manager.informers if manager is not None else ()
+        informers = manager.caches if manager is not None else {}
         # Names and versions only: who may see the objects themselves asks the API server.
         caches = {
-            informer.name: {
+            name: {
                 "/".join(filter(None, key_of(obj))): obj.metadata.resource_version for obj in informer.store.values()
             }
-            for informer in informers
+            for name, informer in informers.items()
         }
         return web.Response(body=msgspec.json.encode(caches), content_type="application/json")
 

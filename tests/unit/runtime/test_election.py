@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from runtime.clock import FakeClock, settle
-from runtime.election import DELETED, LeaseElection, LeaseTimes
-from runtime.errors import NotLeading
+from runtime.election import DELETED, RELEASES, LeaseElection, LeaseTimes
+from runtime.errors import Conflict, NotLeading
 from runtime.exchange import CallNext, Request, Response
 from runtime.resources import LEASES
 from tests.unit.fakes.apiserver import FakeApiServer, status
@@ -339,6 +339,38 @@ async def test_what_is_lost_is_not_released(server: FakeApiServer, clock: FakeCl
         a.cut = False
         await a.election.release()
         assert lease(server)["holderIdentity"] == "a"
+
+
+async def test_what_always_changes_is_not_released_for_ever(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a")
+    async with taking_part(a):
+        fault = server.fail(status(409, "Conflict"), verb="PUT", times=10**6)
+        with pytest.raises(Conflict):
+            await a.election.release()
+        assert fault.hits == RELEASES
+        assert not a.leading
+
+
+async def test_a_claim_that_is_cut_off_is_released(server: FakeApiServer, clock: FakeClock) -> None:
+    """The API server took it, its answer never came: whether it is ours, only a look can tell."""
+
+    async def deaf(request: Request, call_next: CallNext) -> Response:
+        answer = await call_next(request)
+        if request.verb == "PUT" and not stopping.is_set():
+            await anyio.sleep_forever()
+        return answer
+
+    stopping = anyio.Event()
+    client = server.client(clock, interceptors=[deaf])
+    election = LeaseElection(client, clock, name=NAME, namespace=NAMESPACE, identity="a")
+    async with anyio.create_task_group() as group:
+        group.start_soon(election.acquire)
+        await settle()
+        group.cancel_scope.cancel()
+    assert lease(server)["holderIdentity"] == "a"
+    stopping.set()
+    await election.release()
+    assert lease(server)["holderIdentity"] == ""
 
 
 async def test_a_holder_that_has_ended_is_not_waited_for(server: FakeApiServer, clock: FakeClock) -> None:

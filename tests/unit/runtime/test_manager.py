@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -77,9 +78,11 @@ class FakeElection:
         self.diary = diary
         self.elected = anyio.Event()
         self.lost = anyio.Event()
+        self.leads = False
 
     async def acquire(self) -> None:
         await self.elected.wait()
+        self.leads = True
         self.diary.append("+leader")
 
     async def hold(self) -> None:
@@ -87,7 +90,8 @@ class FakeElection:
         self.diary.append("lost")
 
     async def release(self) -> None:
-        self.diary.append("released")
+        if self.leads:
+            self.diary.append("released")
 
 
 async def test_order_up_and_down(server: FakeApiServer, clock: FakeClock) -> None:
@@ -320,6 +324,94 @@ async def test_a_release_that_hangs_is_bounded(server: FakeApiServer, clock: Fak
         world.manager.on_signal(signal.SIGTERM)
         await clock.advance(31)
         assert world.result == 0
+
+
+@pytest.mark.parametrize("how", ["signal", "loss"])
+async def test_what_cannot_be_stopped_ends_with_the_process(server: FakeApiServer, clock: FakeClock, how: str) -> None:
+    world = World(server, clock, grace=30)
+    election = world.manager._election = FakeElection(world.diary)
+    election.elected.set()
+    let_go = anyio.Event()
+
+    async def stubborn() -> None:
+        with anyio.CancelScope(shield=True):
+            await let_go.wait()
+
+    world.manager.add_runnable("stubborn", stubborn)
+    with capture_logs() as logs:
+        async with world.running():
+            assert world.manager.leading
+            if how == "signal":
+                world.manager.on_signal(signal.SIGTERM)
+            else:
+                election.lost.set()
+                await settle()
+                assert not world.manager.leading
+            await clock.advance(29)
+            assert world.exits == []
+            await clock.advance(1)
+            assert world.exits == [1]
+            let_go.set()
+    (said,) = [entry for entry in logs if "did not stop in time" in entry["event"]]
+    assert (said["log_level"], said["still_running"]) == ("error", ["stubborn"])
+
+
+async def test_who_stopped_in_time_is_left_alone(server: FakeApiServer, clock: FakeClock) -> None:
+    world = World(server, clock, grace=30)
+    async with world.running():
+        world.manager.on_signal(signal.SIGTERM)
+    await clock.advance(60)
+    assert world.exits == []
+
+
+@pytest.mark.parametrize("where", ["leader", "common", "hold"])
+async def test_a_cancellation_that_nobody_asked_for_is_no_silent_end(
+    server: FakeApiServer, clock: FakeClock, where: str
+) -> None:
+    async def await_cancelled() -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(0))
+        inner.cancel()
+        await inner
+
+    world = World(server, clock)
+    if where == "hold":
+        election = FakeElection(world.diary)
+        election.elected.set()
+        election.hold = await_cancelled  # type: ignore[method-assign]
+        world.manager._election = election
+    else:
+        world.manager.add_runnable("x", await_cancelled, needs_leader=where == "leader")
+    with capture_logs() as logs:
+        async with world.running():
+            pass
+    assert world.result == (0 if where == "hold" else 1)
+    (said,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert said["event"] == ("leadership was lost" if where == "hold" else "a task crashed")
+
+
+async def test_leadership_acquired_while_it_stops_is_given_back(server: FakeApiServer, clock: FakeClock) -> None:
+    world = World(server, clock)
+    election = world.manager._election = FakeElection(world.diary)
+    async with world.running():
+        election.elected.set()
+        world.manager.on_signal(signal.SIGTERM)
+    assert "+loop" not in world.diary
+    assert "released" in world.diary
+
+
+async def test_two_caches_of_one_resource_are_told_apart(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a", "one"))
+    manager = Manager(clock)
+    for namespace in ("one", "two"):
+        manager.add_informer(make(server, clock, namespace=namespace))
+    assert len(manager.why_not_ready()) == len(set(manager.why_not_ready())) == 2
+    async with anyio.create_task_group() as group:
+        with capture_logs() as logs:
+            group.start_soon(lambda: manager.run(handle_signals=False))
+            await settle()
+        manager.stop("test")
+    (said,) = [entry for entry in logs if entry["event"] == "caches are complete"]
+    assert said["objects"] == {"things.test.dev": 1, "things.test.dev#2": 0}
 
 
 async def test_real_signals(server: FakeApiServer, clock: FakeClock) -> None:

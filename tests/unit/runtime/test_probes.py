@@ -71,6 +71,26 @@ async def test_an_address_that_is_taken_is_said() -> None:
             await Probes(collector()).listen("127.0.0.1", port)
 
 
+async def test_two_caches_of_one_resource_are_told_apart(server: FakeApiServer, clock: FakeClock) -> None:
+    server.put(THINGS, thing("a", "one"))
+    server.put(THINGS, thing("b", "two"))
+    made = collector()
+    manager = made.manager = Manager(clock)
+    for namespace in ("one", "two"):
+        manager.add_informer(make(server, clock, namespace=namespace))
+    probes = Probes(made)
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: manager.run(handle_signals=False))
+        await settle()
+        found = (await probes._caches(None)).body  # type: ignore[arg-type]
+        metrics = (await probes._metrics(None)).body  # type: ignore[arg-type]
+        manager.stop("test")
+    assert found == b'{"things.test.dev":{"one/a":"101"},"things.test.dev#2":{"two/b":"102"}}'
+    assert isinstance(metrics, bytes)
+    assert b'phalanx_informer_objects{name="things.test.dev"} 1.0' in metrics
+    assert b'phalanx_informer_objects{name="things.test.dev#2"} 1.0' in metrics
+
+
 async def test_metrics(server: FakeApiServer, clock: FakeClock) -> None:
     requests, statistics = RequestStatistics(), LoopStatistics(stalls=2, longest=0.3)
     server.put(THINGS, thing("a"))
