@@ -6,7 +6,6 @@ events may be lost, doubled or reordered. What it returns or raises decides when
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import anyio.lowlevel
 import structlog
 
 from runtime.backoff import Repeats
+from runtime.cancellation import own_cancellation_only
 from runtime.clock import Clock, move_on_after
 from runtime.errors import ApiError, Conflict, TerminalError, TooManyRequests, explain
 from runtime.exchange import SLICE
@@ -186,15 +186,8 @@ class Controller(Generic[K]):
         statistics = self.statistics
         statistics.reconciles += 1
         try:
-            with span(f"reconcile {self.name}", key=str(key)):
+            with span(f"reconcile {self.name}", key=str(key)), own_cancellation_only():
                 result = await self._in_time(key)
-        except asyncio.CancelledError as error:
-            # Every genuine cancellation, of an anyio scope too, is asked of this task and not withdrawn yet. Any other
-            # comes from something that the reconcile awaited and somebody else cancelled: no reason to end a worker.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            self._failed(key, error)
         except Exception as error:
             self._failed(key, error)
         else:
@@ -213,7 +206,7 @@ class Controller(Generic[K]):
             return result
         raise TypeError(f"a reconcile returns a Result or None, not {result!r}")
 
-    def _failed(self, key: K, error: BaseException) -> None:
+    def _failed(self, key: K, error: Exception) -> None:
         causes = _leaves(error)
         if all(isinstance(cause, TerminalError) for cause in causes):
             self.statistics.terminal += 1
@@ -253,8 +246,8 @@ def _as_keys(value: Any) -> Collection[Any]:
     return (value,)
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def _leaves(error: Exception) -> list[Exception]:
     """Return the errors themselves, without the groups around them."""
-    if isinstance(error, BaseExceptionGroup):
+    if isinstance(error, ExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]

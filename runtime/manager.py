@@ -9,11 +9,9 @@ traceback: never a zombie that answers probes and does nothing.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +19,7 @@ import anyio
 import anyio.abc
 import structlog
 
+from runtime.cancellation import own_cancellation_only
 from runtime.clock import Clock, TimerHandle, move_on_after, wait_for
 from runtime.controller import Controller
 from runtime.informer import Informer
@@ -56,20 +55,6 @@ class _Task:
 
 #: Depths: servers are around caches, and so on.
 _SERVER, _CACHE, _COMMON, _LEADER = range(4)
-
-
-@contextmanager
-def _cancelled_by_us_only() -> Iterator[None]:
-    """Make an ordinary error of a cancellation that nobody asked for: that of something which was awaited.
-
-    It would end our task groups as silently as a stop.
-    """
-    try:
-        yield
-    except anyio.get_cancelled_exc_class() as error:
-        if anyio.current_effective_deadline() == -math.inf:
-            raise
-        raise RuntimeError("what it waited for was cancelled") from error
 
 
 class Manager:
@@ -299,7 +284,7 @@ class Manager:
 
         async def acquire() -> None:
             try:
-                with _cancelled_by_us_only():
+                with own_cancellation_only():
                     self._succeeds = await election.acquire()
             except Exception:
                 log.exception("cannot take part in leader election")
@@ -349,14 +334,14 @@ class Manager:
         # A third of what is left stays for the caches and the probes.
         with move_on_after(self._clock, self._left() * 2 / 3):
             try:
-                with _cancelled_by_us_only():
+                with own_cancellation_only():
                     await election.release()
             except Exception:
                 log.exception("leadership was not given back; it expires by itself")
 
     async def _hold(self, election: Election) -> None:
         try:
-            with _cancelled_by_us_only():
+            with own_cancellation_only():
                 await election.hold()
         except Exception:
             log.exception("leadership was lost")
@@ -406,7 +391,7 @@ class Manager:
     async def _supervise(self, task: _Task) -> None:
         self._running.append(task)
         try:
-            with _cancelled_by_us_only():
+            with own_cancellation_only():
                 await task.run()
         except Exception:
             log.exception("a task crashed", task=task.name)
