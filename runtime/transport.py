@@ -187,7 +187,11 @@ class _Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         # After the last byte the connection is back in the pool already; before it, only closing ends the stream.
+        # Without TLS's goodbyes: a process that stops would not wait for the server's, and leave the socket open.
         if not self._response.content.at_eof():
+            connection = self._response.connection
+            if connection is not None and connection.transport is not None:
+                connection.transport.abort()
             self._response.close()
 
 
