@@ -15,7 +15,7 @@ from runtime.errors import Conflict, TerminalError, TooManyRequests
 from runtime.workqueue import RateLimitingQueue
 from tests.unit.fakes.apiserver import FakeApiServer
 
-from .things import THINGS, Thing, local, make, running, thing
+from .things import THINGS, Thing, cancelled_by_somebody, local, make, running, thing
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +49,6 @@ def limited(seconds: float) -> TooManyRequests:
     error = TooManyRequests(429, "TooManyRequests", "m")
     error.retry_after = seconds
     return error
-
-
-async def cancelled_by_somebody() -> None:
-    task = asyncio.ensure_future(anyio.sleep_forever())
-    task.cancel()
-    await task
 
 
 async def test_success_forgets(clock: FakeClock) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from runtime.manager import Manager
 from runtime.workqueue import RateLimitingQueue
 from tests.unit.fakes.apiserver import FakeApiServer
 
-from .things import THINGS, make, thing, until
+from .things import THINGS, cancelled_by_somebody, make, thing, until
 
 pytestmark = pytest.mark.anyio
 
@@ -368,19 +367,14 @@ async def test_who_stopped_in_time_is_left_alone(server: FakeApiServer, clock: F
 async def test_a_cancellation_that_nobody_asked_for_is_no_silent_end(
     server: FakeApiServer, clock: FakeClock, where: str
 ) -> None:
-    async def await_cancelled() -> None:
-        inner = asyncio.ensure_future(asyncio.sleep(0))
-        inner.cancel()
-        await inner
-
     world = World(server, clock)
     if where == "hold":
         election = FakeElection(world.diary)
         election.elected.set()
-        election.hold = await_cancelled  # type: ignore[method-assign]
+        election.hold = cancelled_by_somebody  # type: ignore[method-assign]
         world.manager._election = election
     else:
-        world.manager.add_runnable("x", await_cancelled, needs_leader=where == "leader")
+        world.manager.add_runnable("x", cancelled_by_somebody, needs_leader=where == "leader")
     with capture_logs() as logs:
         async with world.running():
             pass

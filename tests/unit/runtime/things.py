@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -104,3 +105,10 @@ def content(informer: Informer[Thing]) -> dict[tuple[str, str], tuple[str, str]]
 def truth(server: FakeApiServer) -> dict[tuple[str, str], tuple[str, str]]:
     objects = server.objects.get(THINGS.path(), {})
     return {k: (o["metadata"]["uid"], o["metadata"]["resourceVersion"]) for k, o in objects.items()}
+
+
+async def cancelled_by_somebody() -> None:
+    """Await what another has cancelled."""
+    task = asyncio.ensure_future(anyio.sleep_forever())
+    task.cancel()
+    await task
