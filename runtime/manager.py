@@ -142,11 +142,6 @@ class Manager:
         return self._lost.is_set() and not self._signals and not self.exit_code
 
     @property
-    def informers(self) -> Sequence[Informer[Any]]:
-        """The caches."""
-        return self._informers
-
-    @property
     def caches(self) -> dict[str, Informer[Any]]:
         """The caches by names of their own: a second one of pods, say of another namespace, is ``pods#2``."""
         named: dict[str, Informer[Any]] = {}

@@ -102,7 +102,7 @@ async def test_after_a_loss_it_takes_part_again_from_nothing(world: World, clock
         assert not world.managers[0].leading
         first, second = world.managers
         assert first is not second
-        assert first.informers[0] is not second.informers[0]
+        assert first.caches[THINGS.key] is not second.caches[THINGS.key]
         with pytest.raises(NotLeading):
             await world.clients[0].create(THINGS, thing("a"), "ns")
         await clock.advance(20)
