@@ -45,6 +45,16 @@ class Election(Protocol):
         """
 
 
+async def give_back(election: Election, clock: Clock, seconds: float) -> None:
+    """Give leadership back, also while being cancelled; what fails, or takes longer, is left to expire."""
+    with move_on_after(clock, seconds, shield=True):
+        try:
+            with own_cancellation_only():
+                await election.release()
+        except Exception:
+            log.exception("leadership was not given back; it expires by itself")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
     name: str
@@ -270,7 +280,8 @@ class Manager:
                 common.cancel_scope.cancel()
         # Also where a stop came first: it may have been acquired meanwhile.
         if self._election is not None and not self._lost.is_set():
-            await self._give_back(self._election)
+            # A third of what is left stays for the caches and the probes.
+            await give_back(self._election, self._clock, self._left() * 2 / 3)
 
     async def _acquire(self, election: Election) -> bool:
         self.phase = "waiting for leadership"
@@ -324,15 +335,6 @@ class Manager:
                 await self._drain(drained)
             group.cancel_scope.cancel()
         self._working = False
-
-    async def _give_back(self, election: Election) -> None:
-        # A third of what is left stays for the caches and the probes.
-        with move_on_after(self._clock, self._left() * 2 / 3):
-            try:
-                with own_cancellation_only():
-                    await election.release()
-            except Exception:
-                log.exception("leadership was not given back; it expires by itself")
 
     async def _hold(self, election: Election) -> None:
         try:

@@ -13,6 +13,7 @@ import anyio
 import structlog
 
 from runtime import loop, telemetry
+from runtime.cancellation import own_cancellation_only
 from runtime.client import Client
 from runtime.clock import Clock, SystemClock
 from runtime.election import LeaseElection
@@ -20,7 +21,7 @@ from runtime.exchange import RequestStatistics
 from runtime.identity import own_identity
 from runtime.kr8s_seam import connect
 from runtime.loop import LoopStatistics
-from runtime.manager import Manager
+from runtime.manager import Manager, give_back
 from runtime.memory import tune_gc, tune_tls
 from runtime.metrics import ProcessCollector
 from runtime.probes import Probes
@@ -33,6 +34,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 #: much for a moment.
 PATIENCE = 30.0
 
+#: Seconds that the end of such a wait may take for giving leadership back.
+GIVE_BACK = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -44,6 +48,7 @@ class Program:
     :param remedies: by apiVersion, what to do where the API server does not serve it
     :param add_to: registers all that runs with the manager
     :param meanwhile: runs while the process leads and waits for what only a person can mend, until it is cancelled
+    :param reads_in: the namespace in which it reads, where it may not read all; None for all
     """
 
     name: str
@@ -52,6 +57,7 @@ class Program:
     remedies: Mapping[str, str]
     add_to: Callable[[Client, Clock, Manager], None]
     meanwhile: Callable[[Client, Clock, Waiting], Coroutine[Any, Any, Any]] | None = None
+    reads_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +138,19 @@ async def take_part(
         await clock.sleep(PATIENCE)
         while not waiting.lacks:
             await clock.sleep(PATIENCE)
-        election, worker = elect()
-        if election is not None:
-            await election.acquire()
-        async with anyio.create_task_group() as group:
-            group.start_soon(program.meanwhile, worker, clock, waiting)
-            if election is not None:
-                await election.hold()
-                group.cancel_scope.cancel()
+        while True:
+            election, worker = elect()
+            say = functools.partial(program.meanwhile, worker, clock, waiting)
+            if election is None:
+                await say()
+                return
+            await _while_leading(election, clock, say)
 
     # Who has nothing to say meanwhile needs no Lease for it.
     beside = meanwhile if program.meanwhile is not None else None
-    if not await usable_before_signal(client, clock, program.reads, program.remedies, beside):
+    if not await usable_before_signal(
+        client, clock, program.reads, program.remedies, beside, namespace=program.reads_in
+    ):
         return 0
     while True:
         election, worker = elect()
@@ -155,3 +162,22 @@ async def take_part(
         log.info("taking part again, as a new replica would")
         del manager, election, worker
         gc.collect()  # or it would lie beside its successor for hours
+
+
+async def _while_leading(election: LeaseElection, clock: Clock, run: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Lead, run it, and return when leadership is lost; given back when cancelled."""
+    lost = False
+    try:
+        await election.acquire()
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            try:
+                with own_cancellation_only():
+                    await election.hold()
+            except Exception:
+                log.exception("leadership was lost")
+            lost = True
+            group.cancel_scope.cancel()
+    finally:
+        if not lost:
+            await give_back(election, clock, GIVE_BACK)

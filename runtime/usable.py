@@ -33,11 +33,14 @@ async def until_usable(
     resources: Sequence[Resource],
     remedies: Mapping[str, str],
     waiting: Waiting | None = None,
+    *,
+    namespace: str | None = None,
 ) -> None:
     """Return once all resources can be read; retry with back-off, in their order, so that one thing is told at a time.
 
     :param remedies: by apiVersion, what to do where the API server does not serve it
     :param waiting: kept up to date
+    :param namespace: where namespaced resources are read; None for everywhere
     """
     waiting = waiting if waiting is not None else Waiting()
     backoff, repeats = Backoff(clock, random.Random(), base=1.0), Repeats(clock)
@@ -45,7 +48,7 @@ async def until_usable(
         while True:
             try:
                 # A real request: discovery may list what is not served.
-                await client.list_page(resource, limit=1)
+                await client.list_page(resource, namespace=namespace, limit=1)
             except ApiError as error:
                 delay = backoff.next()
                 line = explain(error)
@@ -69,6 +72,8 @@ async def usable_before_signal(
     resources: Sequence[Resource],
     remedies: Mapping[str, str],
     meanwhile: Callable[[Waiting], Coroutine[Any, Any, Any]] | None = None,
+    *,
+    namespace: str | None = None,
 ) -> bool:
     """Wait as `until_usable`; false when told to stop (SIGTERM, SIGINT) first.
 
@@ -79,7 +84,7 @@ async def usable_before_signal(
 
         async def wait() -> None:
             nonlocal usable
-            await until_usable(client, clock, resources, remedies, waiting)
+            await until_usable(client, clock, resources, remedies, waiting, namespace=namespace)
             usable = True
             group.cancel_scope.cancel()
 
