@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +20,7 @@ from runtime.resources import Resource
 from runtime.store import Change, EventType, Store
 
 T = TypeVar("T", bound=Object)
+R = TypeVar("R")
 
 #: ``fn(type, old, new)``; see :class:`runtime.store.Change` for what is None when.
 Handler = Callable[[EventType, T | None, T | None], None]
@@ -131,19 +132,31 @@ class Informer(Generic[T]):
     # -- the reflector's sink -------------------------------------------------------------------------------------
 
     async def replaced(self, items: list[T], keep: Mapping[Key, str]) -> None:
-        """Take a complete list: the store swaps at once, the handlers are told in slices."""
-        changes = self.store.replace(items, keep)
-        slice_end = self._clock.monotonic() + SLICE
-        handlers = tuple(self._handlers)  # one that is added between two slices is told all from the store
+        """Take a complete list, in slices: the store swaps at once, then the handlers are told."""
+        changes = await self._in_slices(self.store.replacement(items, keep))
         self.replacing = True
+        # A handler that is added between two slices is told all from the store.
+        await self._in_slices(self._tell_all(tuple(self._handlers), changes))
+        self.replacing = False
+        self.synced.set()
+
+    def _tell_all(self, handlers: tuple[Handler[T], ...], changes: list[Change[T]]) -> Generator[None, None, None]:
         for change in changes:
             for fn in handlers:
                 self._tell(fn, change)
+            yield
+
+    async def _in_slices(self, work: Generator[None, None, R]) -> R:
+        """Run it to its end, with a pause for others whenever it yields after a slice of time."""
+        slice_end = self._clock.monotonic() + SLICE
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return cast("R", end.value)
             if self._clock.monotonic() > slice_end:
                 await anyio.lowlevel.checkpoint()
                 slice_end = self._clock.monotonic() + SLICE
-        self.replacing = False
-        self.synced.set()
 
     def changed(self, obj: T) -> None:
         """Take one new state."""

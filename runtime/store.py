@@ -6,7 +6,7 @@ synchronous and run on the event loop's thread, so that a reader between two awa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import structlog
@@ -56,7 +56,7 @@ class Store(Generic[T]):
         return [obj for (ns, _), obj in self._objects.items() if ns == namespace]
 
     def keys(self) -> Collection[Key]:
-        """All keys, as a live view."""
+        """All keys, as a view that is good until the next await."""
         return self._objects.keys()
 
     def __iter__(self) -> Iterator[T]:
@@ -77,9 +77,8 @@ class Store(Generic[T]):
         """
         if name in self._indexes:
             raise ValueError(f"index {name!r} exists already")
-        index = self._indexes[name] = _Index(name, fn)
-        for key, obj in self._objects.items():
-            index.put(key, obj)
+        self._indexes[name] = _Index(name, fn)
+        self._indexes[name].put_all(self._objects)
 
     def by_index(self, name: str, key: Hashable) -> list[T]:
         """The objects filed under ``key``, in no particular order.
@@ -90,7 +89,7 @@ class Store(Generic[T]):
         return [self._objects[k] for k in keys] if keys else []
 
     def index_keys(self, name: str) -> Collection[Hashable]:
-        """The keys under which something is filed."""
+        """The keys under which something is filed, as a view that is good until the next await."""
         return self._indexes[name].keys.keys()
 
     # -- changing (the reflector only) ----------------------------------------------------------------------------
@@ -116,27 +115,41 @@ class Store(Generic[T]):
             index.drop(key)
         return (Change("delete", old, last if last is not None and _same(old, last) else None),)
 
-    def replace(self, objects: Iterable[T], keep: Mapping[Key, str] = {}) -> list[Change[T]]:
-        """Take a complete list as the truth, even where it is older, and return what differs; the swap is atomic.
+    def replacement(self, objects: Iterable[T], keep: Mapping[Key, str] = {}) -> Generator[None, None, list[Change[T]]]:
+        """Take a complete list as the truth, even an older one; the generator returns what differs, what is gone first.
+
+        Others may run whenever it yields: they read the old state until its last step, and must not change it.
 
         :param keep: keys and uids of what exists on the server although no object is given: what is held of it stays
         """
-        new = {key_of(obj): obj for obj in objects}
+        new: dict[Key, T] = {}
+        for obj in objects:
+            new[key_of(obj)] = obj
+            yield
         for key, uid in keep.items():
             held = self._objects.get(key)
             if key not in new and held is not None and held.metadata.uid == uid:
                 new[key] = held
+            yield
         changes: list[Change[T]] = []
-        for key, old in list(self._objects.items()):
+        for key, old in self._objects.items():
             if key not in new:
-                changes += self.remove_key(key)
-            elif old is not new[key] and not (_same(old, new[key]) and _version(old) == _version(new[key])):
-                changes += _changes(old, new[key])
-                self._set(key, new[key])
+                changes.append(Change("delete", old, None))
+            yield
+        indexes = {name: index.empty() for name, index in self._indexes.items()}
         for key, obj in new.items():
-            if key not in self._objects:
-                changes.append(Change("add", None, obj))
-                self._set(key, obj)
+            held = self._objects.get(key)
+            if held is not None and _same(held, obj) and _version(held) == _version(obj):
+                new[key] = held
+            else:
+                changes += _changes(held, obj)
+            for index in indexes.values():
+                index.put(key, new[key])
+            yield
+        for name in self._indexes.keys() - indexes.keys():  # added between two steps
+            indexes[name] = self._indexes[name].empty()
+            indexes[name].put_all(new)
+        self._objects, self._indexes = new, indexes
         return changes
 
     def _set(self, key: Key, obj: T) -> None:
@@ -155,6 +168,14 @@ class _Index(Generic[T]):
         self._fn = fn
         self._filed: dict[Key, tuple[Hashable, ...]] = {}
         self.keys: dict[Hashable, dict[Key, None]] = {}
+
+    def empty(self) -> _Index[T]:
+        """Another one of the same name and function."""
+        return _Index(self._name, self._fn)
+
+    def put_all(self, objects: Mapping[Key, T]) -> None:
+        for key, obj in objects.items():
+            self.put(key, obj)
 
     def put(self, key: Key, obj: T) -> None:
         try:

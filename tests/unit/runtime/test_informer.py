@@ -257,6 +257,33 @@ async def test_a_long_list_is_told_in_slices(server: FakeApiServer, clock: FakeC
         assert not informer.replacing
 
 
+async def test_a_long_list_is_filed_in_slices(server: FakeApiServer, clock: FakeClock) -> None:
+    """Others run in between: what they see is the whole state from before, also by the indexes."""
+    for n in range(5):
+        server.put(THINGS, thing(f"t{n}", size=n))
+    informer = make(server, clock)
+    filed: list[str] = []
+    between: list[tuple[int, int, int]] = []
+
+    def sizes(obj: Thing) -> list[int]:
+        filed.append(obj.metadata.name)
+        clock.tick(0.6 * SLICE)
+        return [obj.spec.size]
+
+    async def other() -> None:
+        while not informer.synced.is_set():
+            seen = (len(filed), len(informer.store), len(informer.store.index_keys("size")))
+            if seen not in between:
+                between.append(seen)
+            await anyio.lowlevel.checkpoint()
+
+    informer.store.add_index("size", sizes)
+    async with running(other, informer.run):
+        assert between == [(0, 0, 0), (2, 0, 0), (4, 0, 0)]
+        assert content(informer) == truth(server)
+        assert sorted(o.spec.size for o in informer.store.by_index("size", 4)) == [4]
+
+
 async def test_selectors_namespace_and_transform(server: FakeApiServer, clock: FakeClock) -> None:
     for name, namespace, color in (("a", "ns", "red"), ("b", "ns", "blue"), ("c", "other", "red")):
         server.put(THINGS, thing(name, namespace, color=color, size=9))

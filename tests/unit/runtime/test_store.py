@@ -1,16 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Mapping
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from runtime.objects import key_of
+from runtime.objects import Key, key_of
 from runtime.store import Change, Store
 
 from .things import Meta, Thing, local
 
 KEY = ("ns", "a")
+
+
+def replace(store: Store[Thing], objects: Iterable[Thing], keep: Mapping[Key, str] = {}) -> list[Change[Thing]]:
+    """Take a list without a pause."""
+    work = store.replacement(objects, keep)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast("list[Change[Thing]]", end.value)
 
 
 def test_put_orders_by_version_within_a_uid() -> None:
@@ -56,9 +69,9 @@ def test_the_same_state_listed_again_is_no_news() -> None:
     store: Store[Thing] = Store()
     held = local("a", rv=5)
     store.put(held)
-    assert store.replace([local("a", rv=5)]) == []
+    assert replace(store, [local("a", rv=5)]) == []
     assert store.get_key(KEY) is held
-    assert store.replace([local("a", uid="v", rv=5)])[0] == Change("delete", held, None), "the version says nothing"
+    assert replace(store, [local("a", uid="v", rv=5)])[0] == Change("delete", held, None), "the version says nothing"
 
 
 def test_remove() -> None:
@@ -84,7 +97,7 @@ def test_replace_is_the_truth_even_when_older() -> None:
         local("again", uid="v", rv=7),
         local("new", rv=8),
     ]
-    changes = store.replace(new, keep={("ns", "unreadable"): "u", ("ns", "never seen"): "w"})
+    changes = replace(store, new, keep={("ns", "unreadable"): "u", ("ns", "never seen"): "w"})
     told = sorted((c.type, (c.new or c.old).metadata.name) for c in changes)  # type: ignore[union-attr]
     assert told == [
         ("add", "again"),
@@ -95,6 +108,64 @@ def test_replace_is_the_truth_even_when_older() -> None:
         ("update", "older"),
     ]
     assert {o.metadata.name for o in store} == {"kept", "changed", "older", "again", "new", "unreadable"}
+
+
+def test_who_reads_between_two_steps_of_a_replacement_sees_the_old_state() -> None:
+    store: Store[Thing] = Store()
+    store.add_index("color", lambda o: [o.spec.color])
+    old = [local("same", rv=1), local("changed", rv=1, color="red"), local("gone", rv=1), local("kept", rv=1)]
+    for obj in old:
+        store.put(obj)
+    new = [local("same", rv=1), local("changed", rv=2, color="blue"), local("new", rv=2)]
+    changes: list[Change[Thing]] = []
+
+    def work() -> Generator[None, None, None]:
+        changes.extend((yield from store.replacement(new, {("ns", "kept"): "u"})))
+
+    steps = 0
+    for _ in work():
+        steps += 1
+        if steps == 8:
+            store.add_index("size", lambda o: [o.spec.size])
+        assert list(store) == old
+        assert [o.metadata.name for o in store.by_index("color", "red")] == ["changed"]
+        assert store.by_index("color", "blue") == []
+    assert steps >= len(old) + len(new), "it can be left after each object"
+    assert changes == [
+        Change("delete", old[2], None),
+        Change("update", old[1], new[1]),
+        Change("add", None, new[2]),
+    ]
+    assert {o.metadata.name: o for o in store} == {"same": old[0], "changed": new[1], "new": new[2], "kept": old[3]}
+    assert store.get("ns", "same") is old[0], "shared with who has read it"
+    assert store.by_index("color", "red") == []
+    assert store.by_index("color", "blue") == [new[1]]
+    assert {o.metadata.name for o in store.by_index("size", 0)} == {"same", "changed", "new", "kept"}
+
+
+def test_an_index_added_between_any_two_steps_of_a_replacement_files_the_new_state() -> None:
+    objects = [local("a", rv=2, color="new"), local("b", rv=2, color="new")]
+    for moment in range(10):
+        store: Store[Thing] = Store()
+        store.put(local("a", rv=1, color="old"))
+        for step, _ in enumerate(store.replacement(objects)):
+            if step == moment:
+                store.add_index("color", lambda o: [o.spec.color])
+        if step < moment:
+            break
+        assert list(store.index_keys("color")) == ["new"]
+        assert store.by_index("color", "new") == objects
+    assert moment > 3
+
+
+def test_a_replacement_that_is_given_up_changes_nothing() -> None:
+    store: Store[Thing] = Store()
+    store.put(local("a", rv=1))
+    held = list(store)
+    work = store.replacement([local("b", rv=2)])
+    next(work)
+    work.close()
+    assert list(store) == held
 
 
 def test_an_index_that_fails_files_nothing() -> None:
@@ -172,7 +243,7 @@ def test_indexes_agree_with_a_scan_and_changes_replay(steps: list[tuple[str, lis
         elif operation == "remove":
             changes = list(store.remove_key(key_of(objects[0]), objects[0]))
         else:
-            changes = store.replace(objects)
+            changes = replace(store, objects)
         for change in changes:
             obj = change.new if change.type != "delete" else change.old
             assert obj is not None
