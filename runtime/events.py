@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import socket
 from collections import OrderedDict, deque
 from collections.abc import Mapping
@@ -59,6 +60,11 @@ def cut(text: str, limit: int) -> str:
     if len(raw) <= limit:
         return text
     return raw[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+def _subdomain(name: str) -> str:
+    """As much of the name of any object as the name of an Event may begin with."""
+    return re.sub(r"[^a-z0-9.-]", "-", name.lower())[:200].strip(".-") or "unknown"
 
 
 @dataclass(slots=True)
@@ -159,7 +165,7 @@ class EventRecorder:
             return
         namespace = str(regarding.get("namespace") or "default")
         unique = _digest(identity.hex(), str(at), str(next(self._sequence)), self._instance).hex()[:16]
-        name = f"{str(regarding.get('name') or 'unknown')[:200].rstrip('.-')}.{unique}"
+        name = f"{_subdomain(str(regarding.get('name', '')))}.{unique}"
         series = _Series(name, namespace, last=now, last_at=at, written_at=now)
         self._series[identity] = series
         body: dict[str, Any] = {

@@ -246,9 +246,9 @@ class Exchange:
         :param on_line: called synchronously; what it raises ends the stream and is passed on
         :param on_open: called once when the server has accepted
         :param idle_timeout: seconds without a byte after which a half-open connection is given up
-        :raises Unreachable: connection lost or idle
+        :raises Unreachable: connection lost, never answered, or idle
         """
-        idle = _IdleTimer(self.clock, idle_timeout)
+        idle, response = _IdleTimer(self.clock, idle_timeout), None
         with anyio.CancelScope() as scope, idle.running(scope.cancel):
             async with AsyncExitStack() as stack:
                 request = Request("GET", path, params, stack=stack)
@@ -258,6 +258,9 @@ class Exchange:
                 if response.chunks is not None:
                     await self._read_lines(request, response.chunks, idle, on_line)
         if scope.cancelled_caught:
+            if response is None:
+                text = f"no answer to a watch within {idle_timeout:g} s"
+                raise Unreachable(text, "GET", path, ambiguous=False, server=self.api.server)
             text = f"no event or bookmark for {idle_timeout:g} s"
             raise Idle(text, "GET", path, ambiguous=False, server=self.api.server)
 

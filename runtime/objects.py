@@ -90,25 +90,34 @@ class Undecodable(Exception):  # noqa: N818
     """The bytes are an object, but not of the kind asked for."""
 
 
-@functools.lru_cache(maxsize=256)
 def decoder_for(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     """How to decode ``type_``: ``None`` or ``dict``, a msgspec struct, a pydantic model, or a callable on bytes.
 
     The function returned raises :class:`Undecodable`, whatever the library below raises.
     """
-    decode: Callable[[Any], Any]
+    if type_ is None or isinstance(type_, type):
+        return _of_type(type_)
+    return _of_callable(type_)  # not cached: it may be a method, and keep alive whose it is
+
+
+@functools.lru_cache(maxsize=256)
+def _of_type(type_: type | None) -> Callable[[bytes | msgspec.Raw], Any]:
+    if type_ is not None and hasattr(type_, "model_validate_json"):
+        return _of_callable(type_.model_validate_json)
+    if type_ is not None and type_ is not dict and not issubclass(type_, msgspec.Struct):
+        return _of_callable(type_)
+    decode = msgspec.json.Decoder(dict[str, Any] if type_ in (None, dict) else type_).decode
     # The second for JSON that is nested without end.
-    expected: tuple[type[Exception], ...] = (msgspec.MsgspecError, RecursionError)
-    if type_ is None or type_ is dict:
-        decode = msgspec.json.Decoder(dict[str, Any]).decode
-    elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):
-        decode = msgspec.json.Decoder(type_).decode
-    else:
-        validate = getattr(type_, "model_validate_json", type_)
-        expected = (Exception,)
+    return _checked(decode, (msgspec.MsgspecError, RecursionError))
 
-        decode = lambda data: validate(bytes(data))  # noqa: E731
 
+def _of_callable(fn: Callable[[bytes], Any]) -> Callable[[bytes | msgspec.Raw], Any]:
+    return _checked(lambda data: fn(bytes(data)), (Exception,))
+
+
+def _checked(
+    decode: Callable[[Any], Any], expected: tuple[type[Exception], ...]
+) -> Callable[[bytes | msgspec.Raw], Any]:
     def checked(data: bytes | msgspec.Raw) -> Any:
         try:
             return decode(data)

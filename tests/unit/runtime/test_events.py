@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import anyio
@@ -248,6 +249,18 @@ async def test_limits_of_the_api(server: FakeApiServer, recorder: EventRecorder)
     assert len(event["reason"].encode()) <= 128
     assert len(event["action"].encode()) <= 128
     assert json.dumps(event)
+
+
+@pytest.mark.parametrize("name", ["system:node-proxier", "Upper_Case", "-.odd.-", ":", ""])
+async def test_a_name_that_no_event_may_have(server: FakeApiServer, recorder: EventRecorder, name: str) -> None:
+    """A ClusterRole may be called what an Event may not."""
+    regarding = {"kind": "ClusterRole", "name": name, "uid": "u"}
+    async with running(recorder.run):
+        say(recorder, regarding=regarding)
+        await settle()
+    (event,) = written(server)
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", event["metadata"]["name"])
+    assert event["regarding"] == regarding
 
 
 @given(st.text(max_size=60), st.integers(3, 40))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import random
+import weakref
 from typing import Any, ClassVar
 
 import anyio
@@ -325,6 +327,25 @@ async def test_a_transform_and_a_decoder_for_each_way_in(server: FakeApiServer, 
             "listed": Spec("decoded", 10),
             "watched": Spec("decoded", 5),
         }
+
+
+async def test_an_informer_that_is_gone_keeps_nothing_alive(server: FakeApiServer, clock: FakeClock) -> None:
+    class Reader:
+        def decode(self, data: bytes) -> Thing:
+            return msgspec.json.decode(data, type=Thing)
+
+        def transform(self, obj: Thing) -> Thing:
+            return obj
+
+    reader = Reader()
+    informers = [make(server, clock, decode=reader.decode, transform=t) for t in (None, reader.transform)]
+    for informer in informers:
+        async with running(informer.run):
+            assert informer.synced.is_set()
+    gone = weakref.ref(reader)
+    del reader, informer, informers
+    gc.collect()
+    assert gone() is None
 
 
 async def test_an_event_of_the_usual_shape_is_decoded_once(server: FakeApiServer, clock: FakeClock) -> None:

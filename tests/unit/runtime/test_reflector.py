@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -134,6 +135,23 @@ async def test_a_quiet_resource_alarms_nobody(server: FakeApiServer, clock: Fake
             assert len(server.seen("GET", watch=True)) == 2
     assert logs == []
     assert informer.statistics.reflector.failures == 1
+
+
+async def test_a_watch_that_is_never_answered_is_told(server: FakeApiServer, clock: FakeClock) -> None:
+    async def hang(request: Request, call_next: CallNext) -> Response:
+        if "watch" in (request.params or {}):
+            server.requests.append(request)
+            await anyio.sleep_forever()
+        return await call_next(request)
+
+    informer = Informer(server.client(clock, interceptors=[hang]), THINGS, Thing, clock=clock)
+    with capture_logs() as logs:
+        async with running(informer.run):
+            await clock.advance(5 * 60)
+            assert 3 <= len(server.seen("GET", watch=True)) <= 4, "and tried again"
+            assert not informer.healthy
+    assert len(logs) == 3
+    assert all("did not answer (no answer to a watch within 75 s)" in line["event"] for line in logs)
 
 
 async def test_bookmarks_keep_a_quiet_stream_alive(server: FakeApiServer, clock: FakeClock) -> None:
