@@ -341,6 +341,17 @@ async def test_what_is_lost_is_not_released(server: FakeApiServer, clock: FakeCl
         assert lease(server)["holderIdentity"] == "a"
 
 
+async def test_what_cannot_be_ours_is_not_looked_at(server: FakeApiServer, clock: FakeClock) -> None:
+    a = Replica(server, clock, "a").election
+    await a.release()
+    assert server.requests == [], "never claimed"
+    await a.acquire()
+    await clock.advance(11)
+    requests = len(server.requests)
+    await a.release()
+    assert len(server.requests) == requests, "its claim was answered, and has run out"
+
+
 async def test_what_always_changes_is_not_released_for_ever(server: FakeApiServer, clock: FakeClock) -> None:
     a = Replica(server, clock, "a")
     async with taking_part(a):

@@ -540,12 +540,14 @@ async def test_a_version_that_is_refused_for_ever_is_left(
     told = json.dumps({"type": "MODIFIED", "object": server.put(THINGS, thing("told"))}).encode() + b"\n"
     informer = make(server, clock)
     async with running(informer.run):
-        stuck = str(server.version)
+        stuck, refused = str(server.version), 0
         refusal = {"kind": "Status", "code": code, "reason": "InternalError", "message": "unable to decode"}
 
         def refuse(request: Request) -> Response:
+            nonlocal refused
             if (request.params or {})["resourceVersion"] != stuck:
                 return server.dispatch(request)
+            refused += 1
             if how == "status":
                 return status(code, "InternalError", "unable to decode")
             error = json.dumps({"type": "ERROR", "object": refusal}).encode() + b"\n"
@@ -557,6 +559,7 @@ async def test_a_version_that_is_refused_for_ever_is_left(
         await clock.advance(120)
         assert content(informer) == truth(server)
         assert informer.statistics.reflector.lists == 2
+        assert refused == 3
 
 
 async def test_an_outage_of_watches_lists_nothing_anew(server: FakeApiServer, clock: FakeClock) -> None:
