@@ -64,7 +64,8 @@ def cut(text: str, limit: int) -> str:
 
 def _subdomain(name: str) -> str:
     """As much of the name of any object as the name of an Event may begin with."""
-    return re.sub(r"[^a-z0-9.-]", "-", name.lower())[:200].strip(".-") or "unknown"
+    labels = (re.sub(r"[^a-z0-9-]", "-", label).strip("-") for label in name.lower().split("."))
+    return ".".join(filter(None, labels))[:200].rstrip(".-") or "unknown"
 
 
 @dataclass(slots=True)

@@ -251,7 +251,7 @@ async def test_limits_of_the_api(server: FakeApiServer, recorder: EventRecorder)
     assert json.dumps(event)
 
 
-@pytest.mark.parametrize("name", ["system:node-proxier", "Upper_Case", "-.odd.-", ":", ""])
+@pytest.mark.parametrize("name", ["system:node-proxier", "Upper_Case", "-.odd.-", "a..b", "a.-b", ":", ""])
 async def test_a_name_that_no_event_may_have(server: FakeApiServer, recorder: EventRecorder, name: str) -> None:
     """A ClusterRole may be called what an Event may not."""
     regarding = {"kind": "ClusterRole", "name": name, "uid": "u"}
