@@ -315,8 +315,9 @@ class Manager:
 
         async def refresh() -> None:
             async with anyio.create_task_group() as group:
-                for informer in self._informers:
-                    group.start_soon(informer.refresh)
+                for name, informer in self.caches.items():
+                    task = _Task(f"reading anew {name}", informer.refresh, must_stay=False, depth=_CACHE)
+                    group.start_soon(self._supervise, task)
             done.set()
 
         return await self._race(refresh, done)

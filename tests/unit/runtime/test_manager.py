@@ -78,11 +78,13 @@ class FakeElection:
         self.elected = anyio.Event()
         self.lost = anyio.Event()
         self.leads = False
+        self.succeeds = False
 
-    async def acquire(self) -> None:
+    async def acquire(self) -> bool:
         await self.elected.wait()
         self.leads = True
         self.diary.append("+leader")
+        return self.succeeds
 
     async def hold(self) -> None:
         await self.lost.wait()
@@ -361,6 +363,23 @@ async def test_who_stopped_in_time_is_left_alone(server: FakeApiServer, clock: F
         world.manager.on_signal(signal.SIGTERM)
     await clock.advance(60)
     assert world.exits == []
+
+
+async def test_who_cannot_catch_up_does_not_work(server: FakeApiServer, clock: FakeClock) -> None:
+    """A cancellation that nobody asked for would end the reading anew as if it were done."""
+    world = World(server, clock)
+    election = world.manager._election = FakeElection(world.diary)
+    election.succeeds = True
+    election.elected.set()
+    world.informer.refresh = cancelled_by_somebody  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        async with world.running():
+            pass
+    assert world.result == 1
+    assert "+loop" not in world.diary
+    (said,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (said["event"], said["task"]) == ("a task crashed", "reading anew things.test.dev")
+    assert "released" in world.diary
 
 
 @pytest.mark.parametrize("where", ["leader", "common", "hold"])
